@@ -1,0 +1,114 @@
+"""A paper's claims (papers/<name>/claims.yaml) and what a run says of them."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from common.files import ROOT
+
+PROVENANCE = ("paper", "repo", "recalled", "inferred", "derived")
+FIELDS = {"id", "statement", "source", "provenance", "paper_value", "metric", "op", "threshold", "gate", "experiments", "requires", "calibrated"}
+REQUIRED = ("id", "statement", "source", "provenance", "metric", "op")
+COMPARE: dict[str, Callable[[Any, Any], bool]] = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
+                                                  "in": lambda value, bounds: bounds[0] <= value <= bounds[1]}  # fmt: skip
+
+
+def read(paper: str) -> list[dict[str, Any]]:
+    """The claims of a paper, defaults filled in; [] for a paper without the file. Raises ValueError as `validate` does."""
+    import yaml
+
+    path = ROOT / "papers" / paper / "claims.yaml"
+    if not path.exists():
+        return []
+    return validate(yaml.safe_load(path.read_text()) or [], path)
+
+
+def validate(entries: Any, path: Path) -> list[dict[str, Any]]:
+    """Check and complete the entries of a claims file. Raises ValueError naming file, claim and what is wrong."""
+    if not isinstance(entries, list):
+        raise ValueError(f"{path}: a list of claims is expected")
+    claims, seen = [], set()
+    for entry in entries:
+        label = entry.get("id", entry) if isinstance(entry, dict) else entry
+
+        def wrong(what: str, label: Any = label) -> ValueError:
+            return ValueError(f"{path}: claim {label}: {what}")
+
+        if not isinstance(entry, dict) or any(not entry.get(name) for name in REQUIRED):
+            raise wrong(f"needs {', '.join(REQUIRED)}")
+        if unknown := set(entry) - FIELDS:
+            raise wrong(f"unknown field {', '.join(sorted(unknown))}; the fields are {', '.join(sorted(FIELDS))}")
+        claim = {"paper_value": None, "threshold": None, "gate": True, "experiments": ["ci"], "requires": [], "calibrated": None, **entry}
+        if claim["id"] in seen:
+            raise wrong("the id is used twice")
+        if claim["provenance"] not in PROVENANCE:
+            raise wrong(f"provenance must be one of {', '.join(PROVENANCE)}")
+        if claim["paper_value"] is not None and claim["provenance"] != "paper":
+            raise wrong("paper_value is the paper's own figure: only with provenance paper")
+        if claim["op"] not in (*COMPARE, "report"):
+            raise wrong(f"op must be one of {', '.join(COMPARE)}, report")
+        _check_threshold(claim, wrong)
+        if claim["gate"] and claim["metric"].startswith("timings."):
+            raise wrong("a time never gates: set gate: false")
+        seen.add(claim["id"])
+        claims.append(claim)
+    return claims
+
+
+def _check_threshold(claim: dict[str, Any], wrong: Callable[[str], ValueError]) -> None:
+    def number(value: Any) -> bool:
+        return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+    threshold = claim["threshold"]
+    if claim["op"] == "report":
+        if threshold is not None or claim["gate"]:
+            raise wrong("a reported claim has threshold: null and gate: false")
+    elif claim["op"] == "in":
+        if not (isinstance(threshold, list) and len(threshold) == 2 and all(map(number, threshold))):
+            raise wrong("op in takes threshold: [low, high]")
+    elif not number(threshold):
+        raise wrong("threshold must be a number")
+
+
+def judge(claims: list[dict[str, Any]], experiment: str, metrics: Mapping[str, Any], timings: Mapping[str, Any],
+          data: Mapping[str, Mapping[str, Any]]) -> tuple[list[dict[str, Any]], list[str]]:  # fmt: skip
+    """The claims that this experiment judges, each with `value` and `holds` (True, False, or None: not measured here).
+
+    data: the run's data records, for `requires`. Returns the claims and notes on what could not be judged. A figure that
+    was measured and is NaN does not hold.
+    """
+    judged, notes = [], []
+    for claim in claims:
+        if experiment not in claim["experiments"]:
+            continue
+        missing = [need for need in claim["requires"] if not available(need, data)]
+        name = claim["metric"]
+        source, key = (timings, name.removeprefix("timings.")) if name.startswith("timings.") else (metrics, name)
+        value, holds = source.get(key), None
+        if missing:
+            notes.append(f"claim {claim['id']} is not judged: {', '.join(missing)} not here")
+        elif key not in source:
+            notes.append(f"claim {claim['id']} is not judged: {name} was not measured")
+        elif value is None or math.isnan(value):
+            value, holds = None, False if claim["op"] != "report" else None
+            notes.append(f"claim {claim['id']}: {name} is not a number")
+        elif claim["op"] != "report":
+            holds = bool(COMPARE[claim["op"]](value, claim["threshold"]))
+        judged.append(claim | {"value": None if missing else value, "holds": holds})
+    return judged, notes
+
+
+def available(need: str, data: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Whether a `requires` entry is met: `name@sha8` by the data the run used, `name` by data or an installed package."""
+    name, at, sha = need.partition("@")
+    used = data.get(name)
+    if at:
+        return used is not None and str(used["sha256"]).startswith(sha)
+    if used is not None:
+        return used["source"] == "real"
+    return find_spec(name) is not None

@@ -1,0 +1,312 @@
+"""From a command line to a config: flags, experiments, overrides that are checked before anything heavy is imported.
+
+A wrong line is answered in one sentence that names what would have been right. Hydra does the composing.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from common.errors import UserError
+from common.files import ROOT, digest
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+CONFIGS = ROOT / "configs"
+WHERE_ONLY = ("logger", "device", "threads", "paths", "resume", "launcher")  # keys that do not change what a run computes
+FLAGS = {"-h": "help", "--help": "help", "-m": "multirun", "--multirun": "multirun", "-r": "resolve", "--resolve": "resolve", "--version": "version"}
+FLAGS_WITH_VALUE = {"-c": "cfg", "--cfg": "cfg", "-p": "package", "--package": "package"}
+
+
+@dataclass
+class CommandLine:
+    """A command line taken apart: overrides in Hydra's spelling, flags wherever they stood."""
+
+    overrides: list[str] = field(default_factory=list)
+    flags: dict[str, str] = field(default_factory=dict)
+
+
+def parse_line(argv: Sequence[str]) -> CommandLine:
+    """Split flags from overrides. Raises UserError for an unknown flag or a word that is neither."""
+    line = CommandLine()
+    words = iter(argv)
+    for word in words:
+        name, equals, value = word.partition("=") if word.startswith("-") else (word, "", "")
+        if name in FLAGS and not equals:
+            line.flags[FLAGS[name]] = ""
+        elif name in FLAGS_WITH_VALUE:
+            value = value if equals else next(words, "")
+            if name in ("-c", "--cfg") and value not in ("job", "hydra", "all"):
+                raise UserError(f"{name} takes job, hydra or all, not {value!r}: write `--cfg job`")
+            line.flags[FLAGS_WITH_VALUE[name]] = value
+        elif word.startswith("-"):
+            valid = ", ".join(sorted({*FLAGS, *FLAGS_WITH_VALUE}))
+            raise UserError(f"unknown flag {word!r}: the flags are {valid}; settings are written key=value")
+        elif "=" not in word and not word.startswith("~"):
+            raise UserError(f"{word!r} is neither a flag nor key=value: write settings as key=value, experiments as +exp=name")
+        else:
+            line.overrides.append("+" + word if word.startswith("exp=") else word)
+    return line
+
+
+# ---- what there is to choose from ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Experiment:
+    name: str
+    title: str  # the first comment of its file
+    verbs: tuple[str, ...]
+
+
+def experiments(paper: str, verb: str = "train") -> list[Experiment]:
+    """The experiments of a paper that `verb` can run, by name. `# verbs: a, b` in the head of a file says which (default train)."""
+    found = []
+    for path in sorted((CONFIGS / paper / "exp").glob("*.yaml")):
+        head = [line[1:].strip() for line in path.read_text().splitlines() if line.startswith("#")]
+        verbs = next((line[6:] for line in head if line.startswith("verbs:")), "train")
+        title = next((line for line in head if line and not line.startswith(("@", "verbs:"))), "")
+        found.append(Experiment(path.stem, title, tuple(re.split(r"[,\s]+", verbs.strip()))))
+    return [experiment for experiment in found if verb in experiment.verbs]
+
+
+def groups(paper: str) -> dict[str, list[str]]:
+    """Config groups of a paper and the shared ones: name -> options."""
+    found: dict[str, list[str]] = {}
+    for base in (CONFIGS / "common", CONFIGS / paper):
+        for path in sorted(base.rglob("*.yaml")):
+            if path.parent != base:
+                found.setdefault(path.parent.relative_to(base).as_posix(), []).append(path.stem)
+    return found
+
+
+def read_text(paper: str, verb: str) -> str:
+    """The YAML of a job as it stands, without the parts that speak to Hydra."""
+    text = (CONFIGS / paper / f"{verb}.yaml").read_text()
+    return re.sub(r"^(defaults|hydra):\n(?:[ \t]+.*\n|\n)*", "", text, flags=re.M).strip() + "\n"
+
+
+# ---- types of keys whose default is null -----------------------------------------------------------------------------
+
+TYPES: dict[str, tuple[type, ...]] = {"str": (str,), "int": (int,), "float": (float, int), "bool": (bool,), "list": (list,), "dict": (dict,)}
+NULL_LINE = re.compile(r"^(?P<indent> *)(?P<key>[\w-]+):(?P<value>[^#]*?)(?:#\s*(?P<comment>.*))?$")
+
+
+def null_types(path: Path) -> Iterator[tuple[str, str]]:
+    """(dotted key, declared type) of the null defaults in a YAML file: `path: null  # str: what it is`.
+
+    The type is "" where none is declared; a test keeps that from being committed.
+    """
+    stack: list[tuple[int, str]] = []
+    for line in path.read_text().splitlines():
+        if not (match := NULL_LINE.match(line)):
+            continue
+        indent = len(match["indent"])
+        while stack and stack[-1][0] >= indent:
+            stack.pop()
+        stack.append((indent, match["key"]))
+        if match["value"].strip() == "null":
+            declared = re.match(r"(str|int|float|bool|list|dict)\b", match["comment"] or "")
+            yield ".".join(key for _, key in stack), declared[1] if declared else ""
+
+
+@cache
+def declared_types(paper: str) -> dict[str, str]:
+    """Dotted key -> type name, for every null default that a paper's configs and the shared ones declare."""
+    declared: dict[str, str] = {}
+    for base in (CONFIGS / "common", CONFIGS / paper):
+        for path in sorted(base.rglob("*.yaml")):
+            group = path.parent.relative_to(base).as_posix().replace("/", ".")
+            is_global = group in (".", "exp") or "@package _global_" in path.read_text()
+            for key, kind in null_types(path):
+                if kind:
+                    declared[key if is_global else f"{group}.{key}"] = kind
+    return declared
+
+
+# ---- composing -------------------------------------------------------------------------------------------------------
+
+
+def compose(paper: str, verb: str, overrides: Sequence[str] = ()) -> DictConfig:
+    """The config of a job, its overrides checked. Raises UserError naming what is valid."""
+    parsed = parse_overrides(overrides)
+    check_names(paper, verb, parsed)
+    choices = [o.input_line for o in parsed if _is_choice(paper, o)]
+    base = _compose(paper, verb, choices)
+    for override in parsed:
+        if override.input_line not in choices:
+            _check_value(paper, verb, base, override)
+    cfg = _compose(paper, verb, overrides)
+    _resolve(cfg)
+    return cfg
+
+
+def _compose(paper: str, verb: str, overrides: Sequence[str]) -> DictConfig:
+    from hydra import compose as hydra_compose
+    from hydra import initialize_config_module
+    from hydra.core.global_hydra import GlobalHydra
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+
+    GlobalHydra.instance().clear()
+    try:
+        with initialize_config_module(config_module=f"configs.{paper}", version_base="1.3"):
+            return hydra_compose(config_name=verb, overrides=list(overrides))
+    except (HydraException, OmegaConfBaseException) as error:
+        raise UserError(f"the config of {paper} {verb} does not compose: {' '.join(str(error).split())}") from error
+    finally:
+        GlobalHydra.instance().clear()
+
+
+def _resolve(cfg: DictConfig) -> None:
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    try:
+        OmegaConf.resolve(cfg)
+        missing = OmegaConf.missing_keys(cfg)
+    except OmegaConfBaseException as error:
+        raise UserError(f"the config does not resolve: {' '.join(str(error).split())}") from error
+    if missing:
+        raise UserError(f"{', '.join(sorted(missing))} must be given: add {sorted(missing)[0]}=... to the command")
+
+
+def parse_overrides(overrides: Sequence[str]) -> list[Any]:
+    """Hydra's own reading of each override. Raises UserError where one cannot be read."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    parser = OverridesParser.create()
+    parsed = []
+    for text in overrides:
+        try:
+            parsed.append(parser.parse_override(text))
+        except HydraException:
+            raise UserError(f"cannot read {text!r}: write key=value, and quote a value with spaces or any of , = {{ }} [ ] as \"key='value'\"") from None
+    return parsed
+
+
+def _is_choice(paper: str, override: Any) -> bool:
+    return override.key_or_group in groups(paper) or override.key_or_group.startswith("hydra/")
+
+
+def check_names(paper: str, verb: str, parsed: Iterable[Any]) -> None:
+    """Raise UserError unless every override names an experiment, a group option or a key that exists. Values come later."""
+    available = groups(paper)
+    for override in parsed:
+        key, text = override.key_or_group, override.input_line
+        if key == "exp":
+            names = [e.name for e in experiments(paper, verb)]
+            for value in _values(override):
+                if value not in names:
+                    raise UserError(f"unknown experiment {value!r} of {paper} {verb}: {_known('the experiments are', value, names)}")
+            if override.is_delete() or override.is_force_add():
+                raise UserError(f"{text!r}: write +exp={names[0] if names else 'name'}")
+            continue
+        if override.is_add() or override.is_force_add() or override.is_delete():
+            raise UserError(f"{text!r}: keys cannot be added or removed, + is for +exp only; {_known('the keys are', key, _keys(paper, verb, parsed))}")
+        if key in available:
+            for value in _values(override):
+                if value not in available[key]:
+                    raise UserError(f"unknown {key} {value!r}: {_known('choose', value, available[key])}")
+            continue
+        if key.startswith(("hydra.", "hydra/")):
+            continue
+        if key == "trainer":
+            raise UserError(f"{paper} does not train with Lightning and takes no trainer=: choose the device with device=cpu or device=cuda")
+        keys = _keys(paper, verb, parsed)
+        if key not in keys and not any(key.startswith(f"{open_key}.") for open_key in keys if not keys[open_key]):
+            raise UserError(f"unknown key {key!r} of {paper} {verb}: {_known('the keys are', key, [k for k in keys if keys[k]] or list(keys))}")
+
+
+def _values(override: Any) -> list[Any]:
+    """The values an override takes: one, or each of a sweep's."""
+    return list(override.sweep_iterator()) if override.is_sweep_override() else [override.value()]
+
+
+def _keys(paper: str, verb: str, parsed: Iterable[Any]) -> dict[str, bool]:
+    """Every dotted key of the composed config -> whether it holds a value (False: a mapping)."""
+    choices = [o.input_line for o in parsed if _is_choice(paper, o) and not o.is_sweep_override()]
+    return dict(_walk(_compose(paper, verb, choices)))
+
+
+def _walk(cfg: Any, prefix: str = "") -> Iterator[tuple[str, bool]]:
+    from omegaconf import DictConfig
+
+    for key, node in cfg.items_ex(resolve=False):
+        name = f"{prefix}{key}"
+        yield name, not isinstance(node, DictConfig)
+        if isinstance(node, DictConfig) and not node._is_none():
+            yield from _walk(node, f"{name}.")
+
+
+def _known(lead: str, wrong: Any, names: Sequence[str]) -> str:
+    close = difflib.get_close_matches(str(wrong), names, n=3, cutoff=0.6)
+    nearest = f"did you mean {' or '.join(close)}? " if close else ""
+    return f"{nearest}{lead} {', '.join(names) if names else '(none)'}"
+
+
+# ---- types -----------------------------------------------------------------------------------------------------------
+
+
+def _check_value(paper: str, verb: str, base: DictConfig, override: Any) -> None:
+    from omegaconf import OmegaConf
+
+    if override.is_sweep_override():
+        raise UserError(f"{override.input_line!r} is a list of values for a sweep: add -m, or write a list as {override.key_or_group}=[...]")
+    key = override.key_or_group
+    if key.startswith("hydra."):
+        raise UserError(f"{override.input_line!r} only acts on sweeps: add -m")
+    value = override.value()
+    if isinstance(value, str) and "${" in value:
+        return  # an interpolation gets its type from what it names
+    node = OmegaConf.select(base, key, throw_on_missing=False)
+    _check_type(key, OmegaConf.to_container(node) if OmegaConf.is_config(node) else node, value, declared_types(paper))
+
+
+def _check_type(key: str, default: Any, value: Any, declared: dict[str, str]) -> None:
+    if isinstance(default, dict) and isinstance(value, dict):
+        for name, part in value.items():
+            if default and name not in default:
+                raise UserError(f"unknown key {f'{key}.{name}'!r}: {_known('the keys are', name, list(default))}")
+            _check_type(f"{key}.{name}", default.get(name), part, declared)
+        return
+    if value is None and (default is None or key in declared):
+        return
+    name = declared.get(key) if default is None or key in declared else type(default).__name__
+    if name is None:
+        return
+    ok = isinstance(value, TYPES.get(name, (object,))) and (name == "bool" or not isinstance(value, bool))
+    if ok and name == "list" and default and isinstance(default, list):
+        kinds = {type(v) for v in default}
+        if len(kinds) == 1 and kinds <= {int, float, str, bool}:
+            for item in value:
+                _check_type(f"{key}[...]", default[0], item, {})
+    if not ok:
+        shown = "a mapping" if isinstance(value, dict) else f"{value!r} ({type(value).__name__})"
+        hint = f"; quote it: {key}=\"'{value}'\"" if name == "str" and isinstance(value, (int, float)) else ""
+        raise UserError(f"{key} takes {_article(name)} (default {default!r}), not {shown}{hint}")
+
+
+def _article(name: str) -> str:
+    return f"{'an' if name == 'int' else 'a'} {name}"
+
+
+# ---- what a run keeps ------------------------------------------------------------------------------------------------
+
+
+def experiment_of(overrides: Iterable[str]) -> str:
+    """The experiment that overrides choose, or "default"."""
+    return next((text.partition("=")[2] for text in overrides if text.startswith("+exp=")), "default")
+
+
+def config_hash(config: dict[str, Any]) -> str:
+    """A hash of all that a config computes with; where it runs and logs is left out."""
+    return digest({key: value for key, value in config.items() if key not in WHERE_ONLY})

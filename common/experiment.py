@@ -1,0 +1,374 @@
+"""`@experiment` turns a function `job(cfg, run)` into a command, and `launch` runs that command from Python.
+
+The way of a run: the line is parsed and checked, Hydra composes the config, a folder is opened and locked, result.json
+says `running`, the job does its work, the claims are judged, result.json says `done`. See docs/design.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import importlib
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from common import configs, files, result
+from common.errors import Interrupted, UserError
+from common.result import Result, load_result
+from common.run import Run, free_folder, rank
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+__all__ = ["Job", "Result", "Run", "experiment", "launch", "load_result"]
+
+USER_ERRNO = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.EFBIG}
+MAY_CHANGE_ON_RESUME = ("logger", "device", "threads", "paths")
+
+
+class Job:
+    """A function `(cfg, run) -> None` and the command it is. Call it without arguments for the command line."""
+
+    def __init__(self, paper: str, function: Callable[[DictConfig, Run], None]):
+        self.paper, self.function = paper, function
+        self.verb = Path(function.__code__.co_filename).stem
+        self.module = function.__globals__["__spec__"].name if function.__globals__.get("__spec__") else function.__module__
+        self.__doc__ = function.__doc__
+
+    def __call__(self, *args: Any) -> Any:
+        if args:
+            return self.function(*args)
+        sys.exit(main(self, sys.argv[1:]))
+
+    def launch(self, overrides: Sequence[str] = ()) -> Result:
+        """Run in this process and return the result; see `launch`."""
+        return _launch(self, configs.parse_line(overrides).overrides)
+
+
+def experiment(paper: str) -> Callable[[Callable[[DictConfig, Run], None]], Job]:
+    """Make a function the job of its file: `papers/<paper>/<verb>.py`, configured by `configs/<paper>/<verb>.yaml`."""
+    return lambda function: Job(paper, function)
+
+
+def find_job(paper: str, verb: str = "train") -> Job:
+    """The job of a paper's verb. Raises UserError naming what there is."""
+    module = importlib.import_module(_module_of(paper, verb))
+    return next(value for value in vars(module).values() if isinstance(value, Job))
+
+
+def _module_of(paper: str, verb: str) -> str:
+    root = files.ROOT / "papers"
+    if (files.ROOT / "scripts" / f"{verb}.py").exists() and (configs.CONFIGS / paper / f"{verb}.yaml").exists() and not (root / paper).exists():
+        return f"scripts.{verb}"
+    known = sorted(path.parent.name for path in root.glob("*/train.py"))
+    if paper not in known:
+        raise UserError(f"unknown paper {paper!r}: {configs._known('the papers are', paper, known)}")
+    verbs = sorted(path.stem for path in (configs.CONFIGS / paper).glob("*.yaml") if (root / paper / f"{path.stem}.py").exists())
+    if verb not in verbs:
+        raise UserError(f"{paper} has no verb {verb!r}: {configs._known('its verbs are', verb, verbs)}")
+    return f"papers.{paper}.{verb}"
+
+
+def launch(paper: str, overrides: Sequence[str] = (), verb: str = "train") -> Result:
+    """Run a job in this process, as `python -m papers.<paper>.<verb> <overrides>` would, and return its result.
+
+    Raises UserError for what the user can fix, Interrupted when stopped, and whatever a bug raises; each is also written
+    to the run folder. A claim that does not hold raises nothing: see `Result.exit_code` and `Result.claims`.
+
+    >>> launch("quip_sharp", ["+exp=smoke"]).metrics["..."]                      # doctest: +SKIP
+    """
+    return find_job(paper, verb).launch(overrides)
+
+
+# ---- one run ---------------------------------------------------------------------------------------------------------
+
+
+def _launch(job: Job, overrides: Sequence[str]) -> Result:
+    resume = next((text for text in overrides if text.startswith("resume=") and text != "resume=null"), None)
+    if resume is not None:
+        return _resume(job, resume.partition("=")[2].strip("'\""), [text for text in overrides if text != resume])
+    cfg = configs.compose(job.paper, job.verb, overrides)
+    return _execute(job, cfg, overrides)
+
+
+def _execute(job: Job, cfg: DictConfig, overrides: Sequence[str]) -> Result:
+    """A fresh run of `job` in a folder of its own."""
+    return _run_in(_new_folder(job, cfg, overrides), job, cfg, overrides, before=None)
+
+
+def _new_folder(job: Job, cfg: DictConfig, overrides: Sequence[str]) -> Path:
+    if rank() > 0:  # the folder belongs to rank 0, which names it to the ranks it starts
+        import tempfile
+
+        return Path(os.environ.get("PAPERS_RUN_FOLDER") or tempfile.mkdtemp(prefix="papers-rank"))
+    runs = Path(cfg.paths.runs).expanduser().absolute()
+    return free_folder(runs / job.paper / configs.experiment_of(overrides))
+
+
+def _resume(job: Job, folder: str, extra: Sequence[str]) -> Result:
+    """Go on in the folder of an earlier run, with its verb, experiment and overrides."""
+    for text in extra:
+        if text.lstrip("+").partition("=")[0].split(".")[0] not in MAY_CHANGE_ON_RESUME:
+            raise UserError(f"resume= takes everything from its folder and stands alone: leave out {text!r} (only {', '.join(MAY_CHANGE_ON_RESUME)} may be added)")
+    before = load_result(Path(folder))
+    if before.paper != job.paper:
+        raise UserError(f"{before.folder} is a run of {before.paper}, not of {job.paper}: resume it with `papers run {before.paper} resume={before.folder}`")
+    if before.verb != job.verb:
+        job = find_job(before.paper, before.verb)
+    replaced = {text.partition("=")[0] for text in extra}
+    overrides = [text for text in before.overrides if text.partition("=")[0] not in replaced] + list(extra)
+    cfg = configs.compose(job.paper, job.verb, overrides)
+    from omegaconf import OmegaConf
+
+    now = OmegaConf.to_container(cfg, resolve=True)
+    if configs.config_hash(files.plain(now)) != configs.config_hash(before.config):
+        raise UserError(f"the config of {job.paper} {job.verb} has changed since {before.folder} was started: start a new run")
+    if before.status == "done":
+        from common import report
+
+        with _locked(before.folder):
+            report.show_result(before.data)
+        return before
+    return _run_in(before.folder, job, cfg, overrides, before=before)
+
+
+def _run_in(folder: Path, job: Job, cfg: DictConfig, overrides: Sequence[str], before: Result | None) -> Result:
+    from omegaconf import OmegaConf
+
+    with _locked(folder):
+        config = OmegaConf.to_container(cfg, resolve=True)
+        run = Run(folder, paper=job.paper, verb=job.verb, experiment=configs.experiment_of(overrides), seed=cfg.seed,
+                  device="cpu", threads=cfg.threads, config=files.plain(config), overrides=overrides,
+                  wall_before=before.wall_s if before else 0.0, started=before.started if before else None)  # fmt: skip
+        try:
+            with _signals(run):
+                run.save("running")
+                _work(run, job, cfg, before)
+        except BaseException as error:
+            raise _ended_early(run, error) from error.__cause__
+        finally:
+            run.close()
+        return Result(folder, run.record("done"))
+
+
+def _work(run: Run, job: Job, cfg: DictConfig, before: Result | None) -> None:
+    """What happens between `running` and `done`."""
+    from common import claims, loggers, report
+
+    loggers.check(cfg.logger)
+    _prepare(run, cfg)
+    if before and before.git_commit != result.git_state()[0]:
+        run.note(f"resumed at commit {result.git_state()[0]}, started at {before.git_commit}")
+    if run.is_main:
+        run.loggers = loggers.make(cfg.logger, run.dir, run.config)
+    job.function(cfg, run)
+    run.claims, notes = claims.judge(claims.read(run.paper) if run.verb == "train" else [], run.experiment, run.metrics, run.timings, run.data)
+    for note in notes:
+        run.note(note)
+    run.save("done")
+    if run.is_main:
+        report.show_result(run.record("done") | {"notes": []})
+
+
+def _prepare(run: Run, cfg: DictConfig) -> None:
+    """Threads, device and global seeds: set before any heavy library starts its pools where it is not yet imported."""
+    if cfg.device not in ("auto", "cpu", "cuda"):
+        raise UserError(f"unknown device {cfg.device!r}: choose auto, cpu or cuda")
+    if run.threads < 1:
+        raise UserError(f"threads is {run.threads}: give at least 1, or leave it out for all cores")
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
+        os.environ[name] = str(run.threads)
+    os.environ.setdefault("MPLBACKEND", "Agg")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # its pool ignores `threads` and warns after a fork
+    import random
+
+    import numpy as np
+    import torch
+    from threadpoolctl import threadpool_limits
+
+    threadpool_limits(run.threads)
+    torch.set_num_threads(run.threads)
+    if cfg.device == "cuda" and not torch.cuda.is_available():
+        raise UserError("device=cuda, but no CUDA device is found: use device=cpu, or install a CUDA build of torch (README, Install)")
+    run.device = "cuda" if cfg.device != "cpu" and torch.cuda.is_available() else "cpu"
+    if cfg.device == "auto" and run.device == "cpu":
+        run.note("device=auto: no CUDA device here, running on the CPU")
+    seed = run.rng("global").seed
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # costs time and hides nothing here
+
+
+def _ended_early(run: Run, error: BaseException) -> BaseException:
+    """Write how the run ended and return the exception to raise in its place."""
+    error = as_user_error(error)
+    if isinstance(error, KeyboardInterrupt):
+        error = Interrupted(130)
+    status = "interrupted" if isinstance(error, Interrupted) else "failed"
+    code = error.code if isinstance(error, Interrupted) else 2 if isinstance(error, UserError) else 1
+    run.error = {"exit_code": code, "message": str(error) or type(error).__name__}
+    with contextlib.suppress(OSError):  # no room to say that there is no room
+        if code == 1 and run.is_main:
+            files.write_atomic(run.dir / "traceback.txt", "".join(traceback.format_exception(error)))
+        run.save(status)
+    return error
+
+
+def as_user_error(error: BaseException) -> BaseException:
+    """OSErrors that the user can fix, as a UserError that says how; anything else unchanged."""
+    if not isinstance(error, OSError) or error.errno not in USER_ERRNO:
+        return error
+    where = f" ({error.filename})" if error.filename else ""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return UserError(f"no space left to write{where}: free some, or set paths.runs and $PAPERS_CACHE to folders with room")
+    return UserError(f"cannot use a file or folder: {error.strerror}{where}; set paths.runs, $PAPERS_CACHE or the path in question to one you can read and write")
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold the folder's lock; the system lets go of it when the process dies, however it dies."""
+    from filelock import FileLock, Timeout
+
+    if rank() > 0:
+        yield
+        return
+    lock = FileLock(folder / ".lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise UserError(f"{folder} is in use by another process: wait for it, or start a run of your own") from None
+    except OSError as error:
+        raise as_user_error(error) from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextlib.contextmanager
+def _signals(run: Run) -> Iterator[None]:
+    """SIGINT and SIGTERM stop the run; inside a resumable loop they wait for the step to end, unless sent twice."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: Any) -> None:
+        code = 128 + number
+        if run.holding_signals and run.deferred_stop is None:
+            run.deferred_stop = code
+            run.say("stopping after this step; once more to stop at once")
+        else:
+            raise Interrupted(code)
+
+    previous = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+# ---- the command line ------------------------------------------------------------------------------------------------
+
+
+def main(job: Job, argv: Sequence[str]) -> int:
+    """Run a command line and return its exit code; everything a user sees on the way is printed here."""
+    try:
+        line = configs.parse_line(argv)
+        if "help" in line.flags:
+            print(help_text(job))
+            return _flushed(0)
+        if "cfg" in line.flags:
+            print(config_text(job, line), end="")
+            return _flushed(0)
+        if "multirun" in line.flags:
+            from common import sweep
+
+            return _flushed(sweep.run(job, line.overrides))
+        outcome = _launch(job, line.overrides)
+        if rank() == 0:
+            print(f"result: {outcome.folder / 'result.json'}")
+        resumed_done = any(text.startswith("resume=") for text in line.overrides) and outcome.data.get("resumed_done")
+        return _flushed(0 if resumed_done else outcome.exit_code)
+    except BaseException as error:
+        return explain(error)
+
+
+def explain(error: BaseException) -> int:
+    """Say on stderr why a command ends early, and return its exit code. Bugs keep their traceback."""
+    error = as_user_error(error)
+    if isinstance(error, UserError):
+        print(f"error: {error}", file=sys.stderr)
+        return _flushed(2)
+    if isinstance(error, (Interrupted, KeyboardInterrupt)):
+        code = error.code if isinstance(error, Interrupted) else 130
+        print("interrupted: what was finished is kept, go on with resume=<run folder>", file=sys.stderr)
+        return _flushed(code)
+    if isinstance(error, SystemExit):
+        raise error
+    traceback.print_exception(error)
+    print(f"this is a bug: {type(error).__name__}; the traceback is also in the run folder", file=sys.stderr)
+    return _flushed(1)
+
+
+def _flushed(code: int) -> int:
+    """`code`, or 2 where stdout cannot be written (a full disk, a closed pipe), without Python's own complaint at exit."""
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if error.errno == errno.EPIPE:
+            return code
+        print(f"error: cannot write to the output ({error.strerror}): send it to a place with room", file=sys.stderr)
+        return 2
+    return code
+
+
+def help_text(job: Job) -> str:
+    """What --help prints: experiments with a line each, then every key with its comment."""
+    found = configs.experiments(job.paper, job.verb)
+    width = max((len(e.name) for e in found), default=0)
+    listed = "".join(f"  {e.name:<{width}}  {e.title}\n" for e in found) or "  (none)\n"
+    available = {k: v for k, v in configs.groups(job.paper).items() if k != "exp"}
+    chosen = "".join(f"  {name}={'|'.join(options)}\n" for name, options in available.items())
+    return (
+        f"python -m {job.module} [+exp=EXPERIMENT] [key=value ...] [-m] [--cfg job] [resume=RUN_FOLDER]\n\n"
+        f"{_first_line(job)}\n\nexperiments (+exp=...)\n{listed}\ngroups\n{chosen}\n"
+        f"keys of this job, with their defaults\n{_indented(configs.read_text(job.paper, job.verb))}\n"
+        f"keys of every job\n{_indented(configs.read_text('common', 'base'))}\n"
+        "-m runs a sweep (seed=0,1,2); --cfg job prints the composed config; resume= goes on with a run that was stopped"
+    )
+
+
+def _first_line(job: Job) -> str:
+    doc = job.function.__globals__.get("__doc__") or ""
+    return doc.strip().splitlines()[0] if doc.strip() else job.module
+
+
+def _indented(text: str) -> str:
+    return "".join(f"  {line}\n" for line in text.splitlines())
+
+
+def config_text(job: Job, line: configs.CommandLine) -> str:
+    """The composed config as YAML: `--cfg job`."""
+    from omegaconf import OmegaConf
+
+    cfg = configs.compose(job.paper, job.verb, line.overrides)
+    if package := line.flags.get("package"):
+        if (part := OmegaConf.select(cfg, package)) is None:
+            raise UserError(f"the config has no part {package!r}: its parts are {', '.join(map(str, cfg))}")
+        cfg = part
+    return OmegaConf.to_yaml(cfg) if OmegaConf.is_config(cfg) else f"{cfg}\n"
+
+
+def run_main(job: Job) -> NoReturn:
+    """The command line of a job, as `Job.__call__` does."""
+    sys.exit(main(job, sys.argv[1:]))

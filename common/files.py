@@ -1,0 +1,81 @@
+"""Files that are either whole or not there: atomic writes, strict JSON, hashes and locks."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent  # the clone
+
+
+@contextlib.contextmanager
+def atomic_path(path: str | os.PathLike) -> Iterator[Path]:
+    """Yield a scratch path beside `path`; when the block ends well it is flushed to disk and renamed to `path`.
+
+    A reader sees the old file or the new one, never a part. When the block fails the scratch file is removed.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    scratch = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        yield scratch
+        with open(scratch, "rb+") as file:
+            os.fsync(file.fileno())
+        os.replace(scratch, path)
+    finally:
+        scratch.unlink(missing_ok=True)
+
+
+def write_atomic(path: str | os.PathLike, content: str | bytes) -> None:
+    """Write text (UTF-8) or bytes to `path` in one step, see `atomic_path`."""
+    with atomic_path(path) as scratch:
+        scratch.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def plain(value: Any) -> Any:
+    """`value` as strict JSON can hold it: NaN and infinities become None, numpy scalars numbers, paths strings.
+
+    Raises TypeError for what has no JSON form.
+    """
+    if value is None or isinstance(value, (str, bool, int)):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(v) for v in value]
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if hasattr(value, "tolist"):  # numpy and torch scalars and arrays
+        return plain(value.tolist())
+    raise TypeError(f"no JSON form for {type(value).__name__}")
+
+
+def to_json(value: Any, indent: int | None = 2) -> str:
+    return json.dumps(plain(value), indent=indent, allow_nan=False) + "\n"
+
+
+def write_json(path: str | os.PathLike, value: Any) -> None:
+    write_atomic(path, to_json(value))
+
+
+def digest(value: Any) -> str:
+    """Sixteen hex digits that depend on the JSON form of `value` alone (key order does not matter)."""
+    return hashlib.sha256(json.dumps(plain(value), sort_keys=True).encode()).hexdigest()[:16]
+
+
+def sha256_of(path: str | os.PathLike) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def cache_folder() -> Path:
+    """Where downloads and shared stages are kept: `$PAPERS_CACHE`, else `~/.cache/papers`."""
+    return Path(os.environ.get("PAPERS_CACHE") or "~/.cache/papers").expanduser().absolute()

@@ -1,0 +1,112 @@
+"""Where curves go: metrics.csv always, TensorBoard or Weights & Biases when asked."""
+
+from __future__ import annotations
+
+import csv
+import netrc
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import urlparse
+
+from common.errors import UserError
+
+
+class Logger(Protocol):
+    def log(self, metrics: Mapping[str, float], step: int | None) -> None: ...
+
+    def figure(self, name: str, path: Path) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class CsvLogger:
+    """`metrics.csv`, one value a line: step,name,value (step empty for a single figure). Begun anew when a run is resumed,
+    since a resumed run logs again what its finished stages logged."""
+
+    def __init__(self, folder: Path):
+        self._file = open(folder / "metrics.csv", "w", newline="", buffering=1)
+        self._writer = csv.writer(self._file)
+        self._writer.writerow(["step", "name", "value"])
+
+    def log(self, metrics: Mapping[str, float], step: int | None) -> None:
+        self._writer.writerows(["" if step is None else step, name, value] for name, value in metrics.items())
+
+    def figure(self, name: str, path: Path) -> None:
+        pass
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class TensorBoardLogger:
+    """Event files under <run>/tensorboard."""
+
+    def __init__(self, folder: Path):
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer = SummaryWriter(str(folder / "tensorboard"))
+
+    def log(self, metrics: Mapping[str, float], step: int | None) -> None:
+        for name, value in metrics.items():
+            self._writer.add_scalar(name, value, step)
+
+    def figure(self, name: str, path: Path) -> None:
+        import matplotlib.image
+
+        self._writer.add_image(name, matplotlib.image.imread(path), dataformats="HWC")
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class WandbLogger:
+    """A Weights & Biases run that a resumed job continues."""
+
+    def __init__(self, folder: Path, options: Mapping[str, Any], config: Mapping[str, Any]):
+        import wandb
+
+        id_file = folder / "wandb_id"
+        if not id_file.exists():
+            id_file.write_text(wandb.util.generate_id())
+        self._wandb = wandb
+        self._run = wandb.init(
+            project=options["project"], entity=options["entity"], group=options["group"], dir=str(folder), config=dict(config),
+            id=id_file.read_text(), resume="allow", settings=wandb.Settings(silent=True),
+        )  # fmt: skip
+
+    def log(self, metrics: Mapping[str, float], step: int | None) -> None:
+        if step is None:
+            self._run.summary.update(dict(metrics))
+        else:
+            self._run.log(dict(metrics), step=step)
+
+    def figure(self, name: str, path: Path) -> None:
+        self._run.log({name: self._wandb.Image(str(path))})
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+def check(options: Mapping[str, Any]) -> None:
+    """Raise UserError where the chosen logger cannot work, before a job starts."""
+    if options["name"] != "wandb" or os.environ.get("WANDB_MODE") in ("offline", "disabled", "dryrun") or os.environ.get("WANDB_API_KEY"):
+        return
+    host = urlparse(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname or ""
+    try:
+        known = netrc.netrc(os.environ.get("NETRC")).authenticators(host) is not None
+    except (OSError, netrc.NetrcParseError):
+        known = False
+    if not known:
+        raise UserError("logger=wandb has no key: run `wandb login`, or set WANDB_MODE=offline to log without key or network")
+
+
+def make(options: Mapping[str, Any], folder: Path, config: Mapping[str, Any]) -> list[Logger]:
+    """The loggers of a run. options: the `logger` group; config: the run's config, for loggers that show it."""
+    loggers: list[Logger] = [CsvLogger(folder)]
+    if options["name"] == "tensorboard":
+        loggers.append(TensorBoardLogger(folder))
+    elif options["name"] == "wandb":
+        loggers.append(WandbLogger(folder, options, config))
+    return loggers

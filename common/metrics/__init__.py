@@ -1,0 +1,1 @@
+"""Metrics that two papers share, one file per kind."""

@@ -1,0 +1,1 @@
+"""Backbones that two papers share."""

@@ -1,0 +1,62 @@
+"""Services and workers that a run starts: they log to its folder and never outlive it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+
+def free_port() -> int:
+    """A port that was free on loopback a moment ago. A service that can bind port 0 itself should do that instead."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def _die_with_parent() -> None:
+    """In the child, before exec: ask Linux to kill it when the parent is gone, kill -9 included."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
+class Service:
+    """A child process in the run's process group, its output in `log`. Stopped when the run ends, however it ends."""
+
+    def __init__(self, name: str, argv: Sequence[str], log: Path, **popen: Any):
+        self.name, self.log = name, log
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with open(log, "ab") as output:
+            self.process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, preexec_fn=_die_with_parent, **popen)
+        self._peak = 0.0
+
+    @property
+    def peak_rss_mb(self) -> float:
+        """The most memory the service has held so far, in MiB (0 where the system does not tell)."""
+        try:
+            for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
+                if line.startswith("VmHWM:"):
+                    self._peak = max(self._peak, int(line.split()[1]) / 1024)
+        except OSError:
+            pass
+        return self._peak
+
+    def stop(self, grace: float = 5.0) -> int:
+        """Ask the service to end, kill it after `grace` seconds, and return its exit code."""
+        _ = self.peak_rss_mb
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(grace)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+        return self.process.wait()
+
+    def __repr__(self) -> str:
+        return f"Service({self.name!r}, pid={self.process.pid}, log={os.fspath(self.log)!r})"

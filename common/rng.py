@@ -1,0 +1,44 @@
+"""Random generators that depend on a seed and a name alone, so that order of use and resuming do not matter."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+
+class Rng:
+    """The generator of `(seed, *name)`, as numpy and as torch; each view is made once and then advances.
+
+    >>> Rng(0, "signs", 3).numpy.integers(10) == Rng(0, "signs", 3).numpy.integers(10)
+    True
+    """
+
+    def __init__(self, seed: int, *name: str | int):
+        self.name = (int(seed), *name)
+        # repr keeps ("a", 1) apart from ("a1",) and from ("a", "1")
+        self.seed = int.from_bytes(hashlib.sha256(repr(self.name).encode()).digest()[:8], "big") >> 1
+
+    @cached_property
+    def numpy(self) -> np.random.Generator:
+        import numpy as np
+
+        return np.random.default_rng(self.seed)
+
+    @cached_property
+    def torch(self) -> torch.Generator:
+        """A CPU generator: draw on the CPU and move, so that figures do not depend on the device."""
+        import torch
+
+        return torch.Generator().manual_seed(self.seed)
+
+    def child(self, *name: str | int) -> Rng:
+        """The generator of this name extended by `name`."""
+        return Rng(*self.name, *name)
+
+    def __repr__(self) -> str:
+        return f"Rng{self.name}"

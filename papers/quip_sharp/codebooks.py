@@ -1,0 +1,219 @@
+"""The quantisers by name: E8P, its residual extensions to 3 and 4 bits, 1-bit E8, D4 and scalar grids (sec. 3.6, 3.7).
+
+    codebook = get("e8p_rvq3")
+    x_hat, codes = codebook.quantize(x * codebook.scale)      # x: (..., 8) of unit variance
+
+One word per block of `block` weights, `bits * block` bits each. BlockLDLQ, RTN-like rounding and every ablation use
+the same objects, so what differs between two methods is the name of the codebook and nothing else.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from itertools import product
+from math import ceil, erf, exp, pi, sqrt
+
+import torch
+from torch import Tensor
+
+from papers.quip_sharp import e8p
+
+
+@dataclass(frozen=True)
+class Codebook:
+    """A quantiser of blocks of `block` weights at `bits` bits per weight.
+
+    scale: rho, the root mean square that weights are brought to before quantising (Gaussian optimum).
+    widths: bits of each word stored per block, one per residual stage; they sum to bits * block.
+    encode: (..., block) float -> (...) int64, the code (stages side by side, first << width of second | second).
+    decode: (...) int -> (..., block) float32.
+    residual_scale: r in x_hat = Q1(x) + Q2((x - Q1(x)) r) / r, None where there is one stage.
+    """
+
+    name: str
+    bits: int
+    block: int
+    scale: float
+    widths: tuple[int, ...]
+    encode: Callable[[Tensor], Tensor]
+    decode: Callable[[Tensor], Tensor]
+    residual_scale: float | None = None
+
+    def quantize(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Nearest entry and its code: (..., block) -> (..., block) of x's dtype, (...) int64."""
+        codes = self.encode(x)
+        return self.decode(codes).to(x.dtype), codes
+
+    def row_bytes(self, blocks: int) -> int:
+        """Bytes that a row of `blocks` codes takes when packed."""
+        return sum(ceil(blocks * width / 8) for width in self.widths)
+
+    def pack(self, codes: Tensor) -> Tensor:
+        """Codes (m, blocks) -> (m, row_bytes) uint8, all first-stage words of a row, then all residual words."""
+        fields, shift = [], 0
+        for width in reversed(self.widths):
+            fields.append(_to_bytes((codes >> shift) & (2**width - 1), width))
+            shift += width
+        return torch.cat(fields[::-1], 1)
+
+    def unpack(self, packed: Tensor, blocks: int) -> Tensor:
+        """Inverse of `pack`: (m, row_bytes) uint8 -> (m, blocks) int64."""
+        codes, start = None, 0
+        for width in self.widths:
+            size = ceil(blocks * width / 8)
+            field = _from_bytes(packed[:, start : start + size], width, blocks)
+            codes = field if codes is None else (codes << width) | field
+            start += size
+        return codes
+
+
+def get(name: str, residual_scale: float | None = None) -> Codebook:
+    """The codebook called `name`, one of `NAMES`. residual_scale replaces r (residual codebooks only)."""
+    if name not in _BUILDERS:
+        raise ValueError(f"unknown codebook {name!r}: choose one of {', '.join(NAMES)}")
+    if residual_scale is None:
+        return _BUILDERS[name]()
+    if not name.startswith("e8p_rvq"):
+        raise ValueError(f"codebook {name!r} has no residual stage, so no residual_scale")
+    return _BUILDERS[name](residual_scale)
+
+
+# ------------------------------------------------------------------------------------------------------- one stage
+
+
+def _e8p() -> Codebook:
+    return Codebook("e8p", 2, 8, 1.03, (16,), e8p.encode, e8p.decode)
+
+
+def _table(name: str, bits: int, scale: float, grid: Callable[[], Tensor]) -> Codebook:
+    """A codebook that is searched whole: grid() is (2^(bits * block), block)."""
+    block = grid().shape[1]
+    return Codebook(name, bits, block, scale, (bits * block,), partial(_nearest, grid), partial(_lookup, grid))
+
+
+def _nearest(grid: Callable[[], Tensor], x: Tensor) -> Tensor:
+    table = grid().to(x)
+    if x.shape[-1] != table.shape[1]:
+        raise ValueError(f"this codebook takes blocks of {table.shape[1]} weights, got a last axis of {x.shape[-1]}")
+    if not torch.isfinite(x).all():
+        raise ValueError("cannot encode NaN or infinite weights")
+    scorer, norms = 2 * table.T, table.square().sum(1)
+    parts = [(part @ scorer - norms).argmax(1) for part in x.reshape(-1, table.shape[1]).split(1 << 13)]
+    return torch.cat(parts).reshape(x.shape[:-1])
+
+
+def _lookup(grid: Callable[[], Tensor], codes: Tensor) -> Tensor:
+    return grid().to(codes.device)[codes.long()]
+
+
+@lru_cache(maxsize=None)
+def e8_ball() -> Tensor:
+    """1-bit E8: the 241 vectors of E8 with norm^2 <= 2, and 15 of norm^2 4 (+-2 e_i without -2 e_8). (256, 8) float32."""
+    with torch.inference_mode(False):
+        integer = torch.tensor(list(product((-1.0, 0.0, 1.0), repeat=8)))
+        half = torch.tensor(list(product((-0.5, 0.5), repeat=8)))
+        near = [v[(v.sum(1) % 2 == 0) & (v.square().sum(1) <= 2)] for v in (integer, half)]  # 113 and 128
+        return torch.cat([*near, 2 * torch.eye(8), -2 * torch.eye(8)[:7]])
+
+
+@lru_cache(maxsize=None)
+def d4_ball() -> Tensor:
+    """D4: the 256 half-integer 4-vectors with an even sum and norm^2 <= 9. (256, 4) float32."""
+    with torch.inference_mode(False):
+        grid = torch.tensor(list(product([k / 2 for k in range(-5, 6, 2)], repeat=4)))
+        return grid[(grid.sum(1) % 2 == 0) & (grid.square().sum(1) <= 9)]
+
+
+def _scalar(bits: int, scale: float) -> Codebook:
+    """The half-integer grid {+-1/2, ..., +-(2^bits - 1)/2}, one weight at a time."""
+    half = 2 ** (bits - 1)
+
+    def encode(x: Tensor) -> Tensor:
+        if x.shape[-1] != 1:
+            raise ValueError(f"scalar codebooks take blocks of one weight, got a last axis of {x.shape[-1]}")
+        if not torch.isfinite(x).all():
+            raise ValueError("cannot encode NaN or infinite weights")
+        return x.squeeze(-1).floor().clamp(-half, half - 1).long() + half
+
+    def decode(codes: Tensor) -> Tensor:
+        return (codes.float() - (half - 0.5)).unsqueeze(-1)
+
+    return Codebook(f"scalar{bits}", bits, 1, scale, (bits,), encode, decode)
+
+
+# ------------------------------------------------------------------------------------------------ residual stages
+
+
+def residual(name: str, scale: float, r: float, first: Codebook, second: Codebook) -> Codebook:
+    """Residual vector quantisation: x_hat = Q1(x) + Q2((x - Q1(x)) r) / r (sec. 4.3). One quantiser to BlockLDLQ."""
+    (width,) = second.widths
+
+    def encode(x: Tensor) -> Tensor:
+        x = x if x.dtype == torch.float64 else x.float()
+        x1, code1 = first.quantize(x)
+        return (code1 << width) | second.encode((x - x1) * r)
+
+    def decode(codes: Tensor) -> Tensor:
+        codes = codes.long()
+        return first.decode(codes >> width) + second.decode(codes & (2**width - 1)) / r
+
+    return Codebook(
+        name, first.bits + second.bits, first.block, scale, first.widths + second.widths, encode, decode, r
+    )
+
+
+_BUILDERS: dict[str, Callable[..., Codebook]] = {
+    "e8p": _e8p,
+    "e8p_rvq3": lambda r=2.04: residual("e8p_rvq3", 0.98, r, get("e8p"), get("e8_1bit")),
+    "e8p_rvq4": lambda r=3.45: residual("e8p_rvq4", 1.03, r, get("e8p"), get("e8p")),
+    "e8_1bit": lambda: _table("e8_1bit", 1, 0.80, e8_ball),
+    "d4": lambda: _table("d4", 2, 1.2, d4_ball),
+    "scalar2": lambda: _scalar(2, 1.004),  # one over the step of the best uniform quantiser of N(0, 1)
+    "scalar3": lambda: _scalar(3, 1.706),
+    "scalar4": lambda: _scalar(4, 2.983),
+}
+NAMES = tuple(_BUILDERS)
+
+
+# -------------------------------------------------------------------------------------------------------- packing
+
+
+def _to_bytes(words: Tensor, width: int) -> Tensor:
+    """(m, N) integers below 2^width -> (m, ceil(N width / 8)) uint8, least significant bit first."""
+    m, n = words.shape
+    if width == 8:
+        return words.to(torch.uint8)
+    if width == 16:
+        return torch.stack([words & 255, words >> 8], -1).to(torch.uint8).reshape(m, 2 * n)
+    bits = (words[..., None] >> torch.arange(width, device=words.device)) & 1  # (m, N, width)
+    bits = torch.nn.functional.pad(bits.reshape(m, n * width), (0, -n * width % 8))
+    return (bits.reshape(m, -1, 8) << torch.arange(8, device=words.device)).sum(-1).to(torch.uint8)
+
+
+def _from_bytes(packed: Tensor, width: int, n: int) -> Tensor:
+    """Inverse of `_to_bytes`: -> (m, n) int64."""
+    m = packed.shape[0]
+    if width == 8:
+        return packed.long()
+    if width == 16:
+        low, high = packed.reshape(m, n, 2).long().unbind(-1)
+        return low | (high << 8)
+    bits = (packed[..., None].long() >> torch.arange(8, device=packed.device)) & 1  # (m, bytes, 8)
+    bits = bits.reshape(m, -1)[:, : n * width].reshape(m, n, width)
+    return (bits << torch.arange(width, device=packed.device)).sum(-1)
+
+
+# ------------------------------------------------------------------------------------------------------ references
+
+
+def lloyd_max(bits: int, iterations: int = 4000) -> tuple[list[float], float]:
+    """The best scalar quantiser of N(0, 1): its 2^bits levels and its mean squared error (reference, sec. 9 E2)."""
+    count = 2 ** (bits - 1)
+    levels = [(i + 0.5) * 2.0 / count for i in range(count)]  # the positive half; the rest by symmetry
+    density = lambda t: exp(-t * t / 2) / sqrt(2 * pi) if t < 40 else 0.0  # noqa: E731
+    mass = lambda t: 0.5 * erf(t / sqrt(2)) if t < 40 else 0.5  # noqa: E731
+    for _ in range(iterations):
+        edges = [0.0, *((a + b) / 2 for a, b in zip(levels, levels[1:])), 40.0]
+        levels = [(density(a) - density(b)) / (mass(b) - mass(a)) for a, b in zip(edges, edges[1:])]
+    kept = 2 * sum(x * x * (mass(b) - mass(a)) for x, a, b in zip(levels, edges, edges[1:]))
+    return [-x for x in reversed(levels)] + levels, 1 - kept  # levels are centroids: E(x - Q)^2 = 1 - E Q^2

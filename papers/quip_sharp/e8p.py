@@ -1,0 +1,198 @@
+"""E8P, the 2-bit codebook of QuIP#: 65,536 points of the shifted lattice E8 + 1/4, 16 bits for 8 weights (sec. 4.2).
+
+D8hat = {x in (Z + 1/2)^8 : sum x even}, and E8 + 1/4 = (D8hat + 1/4) u (D8hat - 1/4). Flipping an even number of signs
+keeps a vector in D8hat, so a codeword is one of 256 absolute values S, an even sign pattern (7 bits) and a shift (1 bit).
+
+Bit layout of a word w:  a = w >> 8 is the row of S; b = w & 255; p = parity of b; bit 0 of b is XORed with p, which
+leaves an even sign pattern; coordinate i is negated where bit COORDINATE_BIT[i] is set; then -1/4 if p else +1/4 is added.
+S rows with an odd sum are first brought into D8hat by negating coordinate 8.
+"""
+
+from functools import lru_cache
+from itertools import product
+
+import torch
+from torch import Tensor
+
+COORDINATE_BIT = (0, 4, 1, 5, 2, 6, 3, 7)  # bit of b that holds the sign of coordinate 1..8
+SHIFT = 0.25
+# The 29 of the 56 absolute values with norm^2 = 12 (five 3/2, three 1/2) that fill S up to 256; digits are 2 x.
+NORM_12 = """
+31113333 13113333 11313333 11133333 33313311 33313131 33311331 33313113 33311313 33311133 33133311 33133131 33131331
+33133113 33131313 33131133 31333311 31333131 31331331 31333113 31331313 13331133 13333311 13333131 13331331 13333113
+13331313 11331333 33113331
+""".split()
+CHUNK = 1 << 14  # vectors encoded at a time: the working set stays in cache and the memory bounded
+SEARCH_CHUNK = 1 << 10  # the same for the search, whose scores take 1,366 numbers a vector
+
+
+# ------------------------------------------------------------------------------------------------- the codebook
+
+
+@lru_cache(maxsize=None)
+def source_set() -> Tensor:
+    """S, the absolute values: (256, 8) float32 in {1/2, 3/2, 5/2}. 227 rows of norm^2 <= 10, then 29 of norm^2 12."""
+    with torch.inference_mode(False):
+        grid = torch.tensor(list(product((0.5, 1.5, 2.5), repeat=8)))  # (6561, 8), lexicographic
+        ball = grid[grid.square().sum(1) <= 10]  # (227, 8)
+        shell = torch.tensor([[int(digit) / 2 for digit in row] for row in NORM_12])  # (29, 8)
+        return torch.cat([ball, shell])
+
+
+def is_odd() -> Tensor:
+    """Whether each row of S has an odd sum, and so is not itself in D8hat. (256,) bool."""
+    return source_set().sum(1) % 2 == 1
+
+
+@lru_cache(maxsize=None)
+def codebook() -> Tensor:
+    """All codewords in the order of their words. (65536, 8) float32, entries +-0.25, +-0.75, ..., +-2.75."""
+    with torch.inference_mode(False):
+        words = torch.arange(65536)
+        row, signs = words >> 8, words & 255
+        parity = _parity(signs)
+        signs = signs ^ parity  # bit 0 carries the parity, that is the shift
+        flip = _bits(signs)
+        x = source_set()[row]
+        x[:, 7] *= 1 - 2 * is_odd()[row].float()
+        x = x * (1 - 2 * flip) + SHIFT * (1 - 2 * parity.float())[:, None]
+        return x.contiguous()
+
+
+def decode(words: Tensor) -> Tensor:
+    """Codewords of words. (...) int in [0, 65536) -> (..., 8) float32."""
+    return codebook().to(words.device)[words.long()]
+
+
+def packed_table() -> Tensor:
+    """The decoder's whole table, 1 KiB: nibble k of entry a holds 2 s[perm[k]] + 8, s row a of S inside D8hat.
+
+    (256,) int64 in [0, 2^32). perm = 0 2 4 6 1 3 5 7 is the layout for kernels that flip signs by XOR (all codes are odd).
+    """
+    s = source_set().clone()
+    s[:, 7] *= 1 - 2 * is_odd().float()
+    nibbles = (2 * s[:, [0, 2, 4, 6, 1, 3, 5, 7]] + 8).long()
+    return (nibbles << (4 * torch.arange(8))).sum(1)
+
+
+def _parity(bits: Tensor) -> Tensor:
+    bits = bits ^ (bits >> 4)
+    bits = bits ^ (bits >> 2)
+    return (bits ^ (bits >> 1)) & 1
+
+
+def _bits(signs: Tensor) -> Tensor:
+    """Sign byte (N,) -> (N, 8) of 0 / 1 by coordinate."""
+    return (signs[:, None] >> torch.tensor(COORDINATE_BIT, device=signs.device)) & 1
+
+
+# ---------------------------------------------------------------------------------------------------- the encoder
+
+
+def encode(x: Tensor) -> Tensor:
+    """Word of the nearest codeword, exactly. x: (..., 8) float, already scaled -> (...) int64 in [0, 65536).
+
+    For each shift, the nearest point of the lattice coset D8hat + shift is found in O(1) (Conway and Sloane). If it is in
+    the codebook it is the nearest codeword of that coset. If not, and the coset can still win, 1,366 rows are searched.
+    Ties go to the shift +1/4, then to whichever of the equally near words the search meets first; the same input always
+    gives the same word. ValueError where the last axis is not 8 long or an entry is not finite.
+    """
+    if x.shape[-1] != 8:
+        raise ValueError(f"E8P encodes vectors of 8 weights, got a last axis of {x.shape[-1]}")
+    flat = x.reshape(-1, 8)
+    if flat.dtype not in (torch.float32, torch.float64):
+        flat = flat.float()
+    if not torch.isfinite(flat).all():
+        raise ValueError("E8P cannot encode NaN or infinite weights")
+    words = [_encode_chunk(chunk.T.contiguous()) for chunk in flat.split(CHUNK)]
+    return torch.cat(words).reshape(x.shape[:-1]) if words else flat.new_zeros(x.shape[:-1], dtype=torch.long)
+
+
+def _encode_chunk(x: Tensor) -> Tensor:
+    """x: (8, N), coordinates first so that sums over them run over contiguous memory. Returns (N,) int64."""
+    shifted = torch.stack([x - SHIFT, x + SHIFT], 1)  # (8, 2, N): what is left for D8hat under either shift
+    points = _nearest_d8hat(shifted)
+    error = (shifted - points).square_().sum(0)  # (2, N)
+    rows = _row_of(points)
+    inside = rows >= 0
+
+    # A coset whose unrestricted nearest point is already no nearer than the other coset's codeword cannot win.
+    bound = torch.where(inside, error, torch.inf)
+    search = ~inside & (error < bound.flip(0))
+    which, column = search.nonzero(as_tuple=True)
+    if len(which):
+        found = _search(shifted[:, which, column])  # (8, F)
+        points[:, which, column] = found
+        bound[which, column] = (shifted[:, which, column] - found).square().sum(0)
+        rows[which, column] = _row_of(found)
+
+    minus = bound[1] < bound[0]  # (N,): the shift is -1/4
+    y = torch.where(minus, points[:, 1], points[:, 0])
+    row = torch.where(minus, rows[1], rows[0])
+    bit = torch.tensor(COORDINATE_BIT, device=x.device)[:, None]
+    signs = ((y < 0).long() << bit).sum(0)
+    signs = signs ^ (is_odd().to(x.device)[row].long() << 7) ^ minus.long()
+    return (row << 8) | signs
+
+
+def _nearest_d8hat(x: Tensor) -> Tensor:
+    """Nearest point of D8hat: round to half-integers, then mend the parity of the sum where it is cheapest. (8, ...)."""
+    y = x.floor() + 0.5
+    residual = x - y  # in [-1/2, 1/2)
+    worst = residual.abs().argmax(0, keepdim=True)  # moving this coordinate to its second nearest value costs least
+    odd = y.sum(0, keepdim=True) % 2
+    step = torch.where(residual.gather(0, worst) < 0, -1.0, 1.0).to(x.dtype)
+    return y.scatter_add_(0, worst, step * odd)
+
+
+def _row_of(y: Tensor) -> Tensor:
+    """Row of |y| in S, -1 where it is not there. y: (8, ...) half-integers -> (...) int64."""
+    digits = (y.abs() - 0.5).clamp_(max=3)  # 0 1 2 for 1/2 3/2 5/2, and 3 for anything larger
+    place = torch.tensor([4.0**i for i in range(8)], dtype=y.dtype, device=y.device)
+    return _row_table().to(y.device)[torch.tensordot(place, digits, 1).long()]
+
+
+@lru_cache(maxsize=None)
+def _row_table() -> Tensor:
+    """(65536,) int64: row of S by the base-4 digits of |y| - 1/2."""
+    with torch.inference_mode(False):
+        place = torch.tensor([4**i for i in range(8)])
+        table = torch.full((65536,), -1)
+        table[((source_set() - 0.5).long() * place).sum(1)] = torch.arange(256)
+        return table
+
+
+# ------------------------------------------------------------------------------- search of one coset's codewords
+
+
+@lru_cache(maxsize=None)
+def part_grid() -> Tensor:
+    """The 1,366 codewords (without shift) that a vector with an even pattern of signs removed can be nearest to.
+
+    They have at most one negative entry among coordinates 1..7, and that one is -1/2. (1366, 8) float32.
+    """
+    with torch.inference_mode(False):
+        plus = codebook()[_parity(torch.arange(65536) & 255) == 0] - SHIFT  # (32768, 8): all of them within D8hat
+        low = plus[:, :7]
+        negative = (low < 0).sum(1)
+        return plus[(negative == 0) | ((negative == 1) & (low.amin(1) == -0.5))].contiguous()
+
+
+def _search(x: Tensor) -> Tensor:
+    """Nearest codeword (without shift) of each column. (8, N) -> (8, N)."""
+    grid, scorer = _scorer(x.dtype, x.device)
+    sign = torch.where(x < 0, -1.0, 1.0).to(x.dtype)
+    # Only even sign patterns are symmetries of the codebook: with an odd one, coordinate 8 keeps a minus.
+    sign[7] *= sign.prod(0)
+    lifted = torch.cat([x * sign, torch.ones_like(x[:1])]).T.contiguous()  # (N, 9)
+    # Vectors in rows: argmax over a contiguous axis is 4 x as fast as over the first (measured).
+    best = torch.cat([(part @ scorer).argmax(1) for part in lifted.split(SEARCH_CHUNK)])
+    return grid[:, best] * sign
+
+
+@lru_cache(maxsize=None)
+def _scorer(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    """The part grid as columns (8, 1366), and with its norms as a ninth row (9, 1366): [x, 1] @ scorer = 2 x.y - |y|^2."""
+    with torch.inference_mode(False):
+        grid = part_grid().T.to(dtype=dtype, device=device)
+        return grid, torch.cat([2 * grid, -grid.square().sum(0, keepdim=True)]).contiguous()
