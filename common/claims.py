@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from common.files import ROOT
+from common.configs import folder_of
 
 PROVENANCE = ("paper", "repo", "recalled", "inferred", "derived")
 FIELDS = {"id", "statement", "source", "provenance", "paper_value", "metric", "op", "threshold", "gate", "experiments", "requires", "calibrated"}
@@ -22,7 +22,7 @@ def read(paper: str) -> list[dict[str, Any]]:
     """The claims of a paper, defaults filled in; [] for a paper without the file. Raises ValueError as `validate` does."""
     import yaml
 
-    path = ROOT / "papers" / paper / "claims.yaml"
+    path = folder_of(f"papers.{paper}") / "claims.yaml"
     if not path.exists():
         return []
     return validate(yaml.safe_load(path.read_text()) or [], path)

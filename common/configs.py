@@ -6,20 +6,21 @@ A wrong line is answered in one sentence that names what would have been right. 
 from __future__ import annotations
 
 import difflib
+import pkgutil
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from common.errors import UserError
-from common.files import ROOT, digest
+from common.files import digest
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-CONFIGS = ROOT / "configs"
 WHERE_ONLY = ("logger", "device", "threads", "paths", "resume", "launcher")  # keys that do not change what a run computes
 FLAGS = {"-h": "help", "--help": "help", "-m": "multirun", "--multirun": "multirun", "-r": "resolve", "--resolve": "resolve", "--version": "version"}
 FLAGS_WITH_VALUE = {"-c": "cfg", "--cfg": "cfg", "-p": "package", "--package": "package"}
@@ -59,6 +60,34 @@ def parse_line(argv: Sequence[str]) -> CommandLine:
 # ---- what there is to choose from ------------------------------------------------------------------------------------
 
 
+def folder_of(package: str) -> Path:
+    """Where a package of this project lies: "papers.quip_sharp", "configs.common". Raises UserError where there is none."""
+    try:
+        spec = find_spec(package)
+    except ModuleNotFoundError:
+        spec = None
+    if spec is None or not spec.submodule_search_locations:
+        raise UserError(f"there is no package {package}: check the spelling, or run from a whole clone")
+    return Path(next(iter(spec.submodule_search_locations)))
+
+
+def config_folders(paper: str) -> tuple[Path, Path]:
+    """The shared configs and the paper's own."""
+    return folder_of("configs.common"), folder_of(f"configs.{paper}")
+
+
+def papers() -> list[str]:
+    """The names of the papers that are here."""
+    import papers as package
+
+    return sorted(found.name for found in pkgutil.iter_modules(package.__path__) if found.ispkg)
+
+
+def verbs(paper: str) -> list[str]:
+    """The jobs of a paper: each has a config of its name."""
+    return sorted(path.stem for path in folder_of(f"configs.{paper}").glob("*.yaml"))
+
+
 @dataclass(frozen=True)
 class Experiment:
     name: str
@@ -69,7 +98,7 @@ class Experiment:
 def experiments(paper: str, verb: str = "train") -> list[Experiment]:
     """The experiments of a paper that `verb` can run, by name. `# verbs: a, b` in the head of a file says which (default train)."""
     found = []
-    for path in sorted((CONFIGS / paper / "exp").glob("*.yaml")):
+    for path in sorted((folder_of(f"configs.{paper}") / "exp").glob("*.yaml")):
         head = [line[1:].strip() for line in path.read_text().splitlines() if line.startswith("#")]
         verbs = next((line[6:] for line in head if line.startswith("verbs:")), "train")
         title = next((line for line in head if line and not line.startswith(("@", "verbs:"))), "")
@@ -80,7 +109,7 @@ def experiments(paper: str, verb: str = "train") -> list[Experiment]:
 def groups(paper: str) -> dict[str, list[str]]:
     """Config groups of a paper and the shared ones: name -> options."""
     found: dict[str, list[str]] = {}
-    for base in (CONFIGS / "common", CONFIGS / paper):
+    for base in config_folders(paper):
         for path in sorted(base.rglob("*.yaml")):
             if path.parent != base:
                 found.setdefault(path.parent.relative_to(base).as_posix(), []).append(path.stem)
@@ -89,7 +118,7 @@ def groups(paper: str) -> dict[str, list[str]]:
 
 def read_text(paper: str, verb: str) -> str:
     """The YAML of a job as it stands, without the parts that speak to Hydra."""
-    text = (CONFIGS / paper / f"{verb}.yaml").read_text()
+    text = (folder_of(f"configs.{paper}") / f"{verb}.yaml").read_text()
     return re.sub(r"^(defaults|hydra):\n(?:[ \t]+.*\n|\n)*", "", text, flags=re.M).strip() + "\n"
 
 
@@ -121,7 +150,7 @@ def null_types(path: Path) -> Iterator[tuple[str, str]]:
 def declared_types(paper: str) -> dict[str, str]:
     """Dotted key -> type name, for every null default that a paper's configs and the shared ones declare."""
     declared: dict[str, str] = {}
-    for base in (CONFIGS / "common", CONFIGS / paper):
+    for base in config_folders(paper):
         for path in sorted(base.rglob("*.yaml")):
             group = path.parent.relative_to(base).as_posix().replace("/", ".")
             is_global = group in (".", "exp") or "@package _global_" in path.read_text()
@@ -206,24 +235,24 @@ def check_names(paper: str, verb: str, parsed: Iterable[Any]) -> None:
             names = [e.name for e in experiments(paper, verb)]
             for value in _values(override):
                 if value not in names:
-                    raise UserError(f"unknown experiment {value!r} of {paper} {verb}: {_known('the experiments are', value, names)}")
+                    raise UserError(f"unknown experiment {value!r} of {paper} {verb}: {known('the experiments are', value, names)}")
             if override.is_delete() or override.is_force_add():
                 raise UserError(f"{text!r}: write +exp={names[0] if names else 'name'}")
             continue
         if override.is_add() or override.is_force_add() or override.is_delete():
-            raise UserError(f"{text!r}: keys cannot be added or removed, + is for +exp only; {_known('the keys are', key, _keys(paper, verb, parsed))}")
+            raise UserError(f"{text!r}: keys cannot be added or removed, + is for +exp only; {known('the keys are', key, _keys(paper, verb, parsed))}")
         if key in available:
             for value in _values(override):
                 if value not in available[key]:
-                    raise UserError(f"unknown {key} {value!r}: {_known('choose', value, available[key])}")
+                    raise UserError(f"unknown {key} {value!r}: {known('choose', value, available[key])}")
             continue
         if key.startswith(("hydra.", "hydra/")):
             continue
         if key == "trainer":
             raise UserError(f"{paper} does not train with Lightning and takes no trainer=: choose the device with device=cpu or device=cuda")
         keys = _keys(paper, verb, parsed)
-        if key not in keys and not any(key.startswith(f"{open_key}.") for open_key in keys if not keys[open_key]):
-            raise UserError(f"unknown key {key!r} of {paper} {verb}: {_known('the keys are', key, [k for k in keys if keys[k]] or list(keys))}")
+        if key not in keys:
+            raise UserError(f"unknown key {key!r} of {paper} {verb}: {known('the keys are', key, [k for k in keys if keys[k]] or list(keys))}")
 
 
 def _values(override: Any) -> list[Any]:
@@ -247,7 +276,8 @@ def _walk(cfg: Any, prefix: str = "") -> Iterator[tuple[str, bool]]:
             yield from _walk(node, f"{name}.")
 
 
-def _known(lead: str, wrong: Any, names: Sequence[str]) -> str:
+def known(lead: str, wrong: Any, names: Sequence[str]) -> str:
+    """The end of a message about a wrong name: the nearest right ones, then all of them."""
     close = difflib.get_close_matches(str(wrong), names, n=3, cutoff=0.6)
     nearest = f"did you mean {' or '.join(close)}? " if close else ""
     return f"{nearest}{lead} {', '.join(names) if names else '(none)'}"
@@ -275,7 +305,7 @@ def _check_type(key: str, default: Any, value: Any, declared: dict[str, str]) ->
     if isinstance(default, dict) and isinstance(value, dict):
         for name, part in value.items():
             if default and name not in default:
-                raise UserError(f"unknown key {f'{key}.{name}'!r}: {_known('the keys are', name, list(default))}")
+                raise UserError(f"unknown key {f'{key}.{name}'!r}: {known('the keys are', name, list(default))}")
             _check_type(f"{key}.{name}", default.get(name), part, declared)
         return
     if value is None and (default is None or key in declared):

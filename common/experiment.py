@@ -16,7 +16,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from common import configs, files, result
 from common.errors import Interrupted, UserError
@@ -58,20 +58,18 @@ def experiment(paper: str) -> Callable[[Callable[[DictConfig, Run], None]], Job]
 
 def find_job(paper: str, verb: str = "train") -> Job:
     """The job of a paper's verb. Raises UserError naming what there is."""
-    module = importlib.import_module(_module_of(paper, verb))
+    module = importlib.import_module(module_of(paper, verb))
     return next(value for value in vars(module).values() if isinstance(value, Job))
 
 
-def _module_of(paper: str, verb: str) -> str:
-    root = files.ROOT / "papers"
-    if (files.ROOT / "scripts" / f"{verb}.py").exists() and (configs.CONFIGS / paper / f"{verb}.yaml").exists() and not (root / paper).exists():
-        return f"scripts.{verb}"
-    known = sorted(path.parent.name for path in root.glob("*/train.py"))
-    if paper not in known:
-        raise UserError(f"unknown paper {paper!r}: {configs._known('the papers are', paper, known)}")
-    verbs = sorted(path.stem for path in (configs.CONFIGS / paper).glob("*.yaml") if (root / paper / f"{path.stem}.py").exists())
-    if verb not in verbs:
-        raise UserError(f"{paper} has no verb {verb!r}: {configs._known('its verbs are', verb, verbs)}")
+def module_of(paper: str, verb: str) -> str:
+    """The module of a job: a paper's, or a script that has a config. Raises UserError naming what there is."""
+    if paper not in configs.papers():
+        if (files.ROOT / "scripts" / f"{verb}.py").exists() and verb in configs.verbs(paper):
+            return f"scripts.{verb}"
+        raise UserError(f"unknown paper {paper!r}: {configs.known('the papers are', paper, configs.papers())}")
+    if verb not in configs.verbs(paper):
+        raise UserError(f"{paper} has no verb {verb!r}: {configs.known('its verbs are', verb, configs.verbs(paper))}")
     return f"papers.{paper}.{verb}"
 
 
@@ -99,7 +97,7 @@ def _launch(job: Job, overrides: Sequence[str]) -> Result:
 
 def _execute(job: Job, cfg: DictConfig, overrides: Sequence[str]) -> Result:
     """A fresh run of `job` in a folder of its own."""
-    return _run_in(_new_folder(job, cfg, overrides), job, cfg, overrides, before=None)
+    return run_in(_new_folder(job, cfg, overrides), job, cfg, overrides, before=None)
 
 
 def _new_folder(job: Job, cfg: DictConfig, overrides: Sequence[str]) -> Path:
@@ -132,16 +130,16 @@ def _resume(job: Job, folder: str, extra: Sequence[str]) -> Result:
     if before.status == "done":
         from common import report
 
-        with _locked(before.folder):
-            report.show_result(before.data)
-        return before
-    return _run_in(before.folder, job, cfg, overrides, before=before)
+        with locked(before.folder):
+            report.show_result(before.record)
+        return Result(before.folder, before.record, was_done=True)
+    return run_in(before.folder, job, cfg, overrides, before=before)
 
 
-def _run_in(folder: Path, job: Job, cfg: DictConfig, overrides: Sequence[str], before: Result | None) -> Result:
+def run_in(folder: Path, job: Job, cfg: DictConfig, overrides: Sequence[str], before: Result | None) -> Result:
     from omegaconf import OmegaConf
 
-    with _locked(folder):
+    with locked(folder):
         config = OmegaConf.to_container(cfg, resolve=True)
         run = Run(folder, paper=job.paper, verb=job.verb, experiment=configs.experiment_of(overrides), seed=cfg.seed,
                   device="cpu", threads=cfg.threads, config=files.plain(config), overrides=overrides,
@@ -154,7 +152,7 @@ def _run_in(folder: Path, job: Job, cfg: DictConfig, overrides: Sequence[str], b
             raise _ended_early(run, error) from error.__cause__
         finally:
             run.close()
-        return Result(folder, run.record("done"))
+        return load_result(folder) if run.is_main else Result(folder, run.record("done"))
 
 
 def _work(run: Run, job: Job, cfg: DictConfig, before: Result | None) -> None:
@@ -233,7 +231,7 @@ def as_user_error(error: BaseException) -> BaseException:
 
 
 @contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path) -> Iterator[None]:
     """Hold the folder's lock; the system lets go of it when the process dies, however it dies."""
     from filelock import FileLock, Timeout
 
@@ -285,19 +283,18 @@ def main(job: Job, argv: Sequence[str]) -> int:
         line = configs.parse_line(argv)
         if "help" in line.flags:
             print(help_text(job))
-            return _flushed(0)
+            return flushed(0)
         if "cfg" in line.flags:
             print(config_text(job, line), end="")
-            return _flushed(0)
+            return flushed(0)
         if "multirun" in line.flags:
             from common import sweep
 
-            return _flushed(sweep.run(job, line.overrides))
+            return flushed(sweep.run(job, line.overrides))
         outcome = _launch(job, line.overrides)
         if rank() == 0:
             print(f"result: {outcome.folder / 'result.json'}")
-        resumed_done = any(text.startswith("resume=") for text in line.overrides) and outcome.data.get("resumed_done")
-        return _flushed(0 if resumed_done else outcome.exit_code)
+        return flushed(outcome.exit_code)
     except BaseException as error:
         return explain(error)
 
@@ -307,19 +304,19 @@ def explain(error: BaseException) -> int:
     error = as_user_error(error)
     if isinstance(error, UserError):
         print(f"error: {error}", file=sys.stderr)
-        return _flushed(2)
+        return flushed(2)
     if isinstance(error, (Interrupted, KeyboardInterrupt)):
         code = error.code if isinstance(error, Interrupted) else 130
         print("interrupted: what was finished is kept, go on with resume=<run folder>", file=sys.stderr)
-        return _flushed(code)
+        return flushed(code)
     if isinstance(error, SystemExit):
         raise error
     traceback.print_exception(error)
     print(f"this is a bug: {type(error).__name__}; the traceback is also in the run folder", file=sys.stderr)
-    return _flushed(1)
+    return flushed(1)
 
 
-def _flushed(code: int) -> int:
+def flushed(code: int) -> int:
     """`code`, or 2 where stdout cannot be written (a full disk, a closed pipe), without Python's own complaint at exit."""
     try:
         sys.stdout.flush()
@@ -367,8 +364,3 @@ def config_text(job: Job, line: configs.CommandLine) -> str:
             raise UserError(f"the config has no part {package!r}: its parts are {', '.join(map(str, cfg))}")
         cfg = part
     return OmegaConf.to_yaml(cfg) if OmegaConf.is_config(cfg) else f"{cfg}\n"
-
-
-def run_main(job: Job) -> NoReturn:
-    """The command line of a job, as `Job.__call__` does."""
-    sys.exit(main(job, sys.argv[1:]))

@@ -23,20 +23,23 @@ class Result:
     """A run folder and the content of its result.json; the names below are its fields (schema 1)."""
 
     folder: Path
-    data: dict[str, Any]
+    record: dict[str, Any]
+    was_done: bool = False  # resumed although it was already done: nothing ran
 
     def __getattr__(self, name: str) -> Any:
         try:
-            return self.data[name]
+            return self.record[name]
         except KeyError:
             raise AttributeError(f"result.json of {self.folder} has no field {name!r}") from None
 
     @property
     def exit_code(self) -> int:
         """0 done, 1 a bug, 2 the user can fix it, 3 done but a gated claim does not hold, 130/143 interrupted."""
+        if self.was_done:
+            return 0
         if self.status == "done":
             return 3 if any(claim["gate"] and claim["holds"] is False for claim in self.claims) else 0
-        return self.data.get("error", {}).get("exit_code", 1)
+        return self.record.get("error", {}).get("exit_code", 1)
 
 
 def load_result(folder: str | os.PathLike) -> Result:

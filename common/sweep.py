@@ -42,7 +42,7 @@ class Task:
         print(f"job {hydra.job.num}: {' '.join(overrides)}", file=sys.stderr)
         try:
             checked = configs.compose(self.paper, self.verb, overrides)
-            outcome = experiment._run_in(folder, job, checked, overrides, before=None)
+            outcome = experiment.run_in(folder, job, checked, overrides, before=None)
         except (Interrupted, KeyboardInterrupt):
             raise
         except BaseException as error:
@@ -110,7 +110,7 @@ def collect(parent: Path, count: int) -> list[Result | None]:
     values: dict[str, list[float]] = {}
     for number, outcome in enumerate(outcomes):
         jobs.append({"job": number, "status": outcome.status if outcome else "missing", "exit_code": outcome.exit_code if outcome else 1,
-                     "overrides": outcome.overrides if outcome else None, "message": outcome.data.get("error", {}).get("message") if outcome else None})  # fmt: skip
+                     "overrides": outcome.overrides if outcome else None, "message": outcome.record.get("error", {}).get("message") if outcome else None})  # fmt: skip
         if outcome and outcome.status == "done":
             for name, value in outcome.metrics.items():
                 if value is not None:

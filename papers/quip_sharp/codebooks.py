@@ -166,7 +166,7 @@ _BUILDERS: dict[str, Callable[..., Codebook]] = {
     "e8p": _e8p,
     "e8p_rvq3": lambda r=2.04: residual("e8p_rvq3", 0.98, r, get("e8p"), get("e8_1bit")),
     "e8p_rvq4": lambda r=3.45: residual("e8p_rvq4", 1.03, r, get("e8p"), get("e8p")),
-    "e8_1bit": lambda: _table("e8_1bit", 1, 0.80, e8_ball),
+    "e8_1bit": lambda: _table("e8_1bit", 1, 0.6, e8_ball),
     "d4": lambda: _table("d4", 2, 1.2, d4_ball),
     "scalar2": lambda: _scalar(2, 1.004),  # one over the step of the best uniform quantiser of N(0, 1)
     "scalar3": lambda: _scalar(3, 1.706),
@@ -206,7 +206,7 @@ def _from_bytes(packed: Tensor, width: int, n: int) -> Tensor:
 # ------------------------------------------------------------------------------------------------------ references
 
 
-def lloyd_max(bits: int, iterations: int = 4000) -> tuple[list[float], float]:
+def lloyd_max(bits: int, iterations: int = 1000) -> tuple[list[float], float]:
     """The best scalar quantiser of N(0, 1): its 2^bits levels and its mean squared error (reference, sec. 9 E2)."""
     count = 2 ** (bits - 1)
     levels = [(i + 0.5) * 2.0 / count for i in range(count)]  # the positive half; the rest by symmetry

@@ -1,0 +1,164 @@
+"""`papers list | run | compare | doctor | clean`."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from common import configs, experiment, files, report, result
+from common.errors import UserError
+
+EXTRAS = {"smollm": ["gguf"], "launchers": ["hydra_plugins"], "ann": ["numba"], "docs": ["sphinx"], "dev": ["pytest", "hypothesis"]}
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command and return its exit code."""
+    parser = argparse.ArgumentParser(prog="papers", description="Nineteen ICML 2024 papers: list them, run them, compare runs.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="{list,run,compare,doctor,clean}")
+    listing = commands.add_parser("list", help="the papers, their experiments and verdicts")
+    listing.add_argument("--json", action="store_true", help="machine-readable")
+    commands.add_parser("run", help="papers run NAME [verb] [+exp=...] [key=value ...]", add_help=False)
+    compare = commands.add_parser("compare", help="two runs side by side")
+    compare.add_argument("run_a")
+    compare.add_argument("run_b")
+    commands.add_parser("doctor", help="versions, device, threads, data found, extras")
+    clean = commands.add_parser("clean", help="show, and with --yes delete, runs that did not finish and cached stages")
+    clean.add_argument("--yes", action="store_true", help="delete what is shown")
+    clean.add_argument("--runs", default=os.environ.get("PAPERS_RUNS") or "runs", help="folder of the runs (default $PAPERS_RUNS or ./runs)")
+    try:
+        if argv[:1] == ["run"]:
+            return run(argv[1:])
+        arguments = parser.parse_args(argv)
+        if arguments.command == "list":
+            list_papers(arguments.json)
+        elif arguments.command == "compare":
+            compare_runs(arguments.run_a, arguments.run_b)
+        elif arguments.command == "doctor":
+            doctor()
+        else:
+            clean_up(Path(arguments.runs).expanduser().absolute(), arguments.yes)
+        return experiment.flushed(0)
+    except (UserError, OSError, KeyboardInterrupt) as error:
+        return experiment.explain(error)
+
+
+def run(argv: Sequence[str]) -> int:
+    """`papers run NAME [verb] ...`: as `python -m papers.NAME.verb ...`, but blind to packages in the current folder."""
+    if not argv or argv[0].startswith("-"):
+        raise UserError(f"papers run takes the name of a paper: one of {', '.join(configs.papers())}")
+    here = os.getcwd()
+    sys.path[:] = [entry for entry in sys.path if entry and (os.path.abspath(entry) != here or here == str(files.ROOT))]
+    has_verb = len(argv) > 1 and "=" not in argv[1] and not argv[1].startswith("-")
+    job = experiment.find_job(argv[0], argv[1] if has_verb else "train")
+    return experiment.main(job, argv[2 if has_verb else 1 :])
+
+
+def title_of(paper: str) -> str:
+    """The first line of the package's docstring, read without importing it."""
+    doc = ast.get_docstring(ast.parse((configs.folder_of(f"papers.{paper}") / "__init__.py").read_text())) or paper
+    return doc.splitlines()[0]
+
+
+def describe() -> list[dict[str, Any]]:
+    """Every paper: name, title, verbs, experiments, and the verdicts of docs/results/results.json."""
+    try:
+        recorded = json.loads((files.ROOT / "docs" / "results" / "results.json").read_text())["papers"]
+    except FileNotFoundError:
+        recorded = {}
+    found = []
+    for name in configs.papers():
+        verbs = configs.verbs(name)
+        claims = recorded.get(name, {}).get("claims", [])
+        verdicts = {word: sum(claim["gate"] and claim["holds"] is value for claim in claims) for word, value in (("hold", True), ("fail", False), ("open", None))}
+        experiments = {e.name: e.title for verb in verbs for e in configs.experiments(name, verb)}
+        found.append({"name": name, "title": title_of(name), "verbs": verbs, "experiments": experiments, "verdicts": verdicts if claims else None})
+    return found
+
+
+def list_papers(as_json: bool) -> None:
+    papers = describe()
+    if as_json:
+        print(files.to_json(papers), end="")
+        return
+
+    def verdict(counts: dict[str, int] | None) -> str:
+        return ", ".join(f"{n} {word}" for word, n in counts.items() if n) if counts else "not recorded"
+
+    report.show("", [{"paper": p["name"], "title": p["title"], "experiments": " ".join(p["experiments"]), "gated claims": verdict(p["verdicts"])} for p in papers])
+
+
+def compare_runs(folder_a: str, folder_b: str) -> None:
+    """Print what differs between two runs: settings, then figures."""
+    a, b = result.load_result(folder_a), result.load_result(folder_b)
+    settings = [(name, getattr(a, name), getattr(b, name)) for name in ("paper", "verb", "experiment", "seed", "device", "threads", "git_commit")]
+    flat_a, flat_b = flattened(a.config), flattened(b.config)
+    settings += [(name, flat_a.get(name), flat_b.get(name)) for name in dict.fromkeys([*flat_a, *flat_b])]
+    report.show("settings that differ", [{"setting": n, "a": repr(x), "b": repr(y)} for n, x, y in settings if x != y] or [{"setting": "none"}])
+    rows = []
+    for name in dict.fromkeys([*a.metrics, *b.metrics]):
+        x, y = a.metrics.get(name), b.metrics.get(name)
+        rows.append({"metric": name, "a": x, "b": y, "b - a": None if x is None or y is None else y - x})
+    report.show("metrics", rows)
+    same = a.metrics == b.metrics and a.tables == b.tables
+    print("metrics and tables are identical" if same else "metrics or tables differ")
+    claims = {c["id"]: c["holds"] for c in a.claims}
+    for claim in b.claims:
+        if claim["id"] in claims and claims[claim["id"]] is not claim["holds"]:
+            print(f"claim {claim['id']}: {report.VERDICT[claims[claim['id']]]} in a, {report.VERDICT[claim['holds']]} in b")
+
+
+def flattened(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in config.items():
+        flat |= flattened(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return flat
+
+
+def doctor() -> None:
+    """Say what this installation has."""
+    import torch
+
+    from common.data import registry
+
+    machine = result.machine()
+    cuda = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
+    facts = {"clone": files.ROOT, "git commit": result.git_state()[0], **machine, "cuda": cuda, "torch threads": torch.get_num_threads(),
+             "cache": files.cache_folder(), "PAPERS_DATA": os.environ.get("PAPERS_DATA", "(not set)"), **result.versions()}  # fmt: skip
+    report.show("installation", [{"": name, "value": str(value)} for name, value in facts.items()])
+    report.show("extras", [{"extra": name, "installed": "yes" if all(map(find_spec, modules)) else f"no: pip install -e '.[{name}]'"} for name, modules in EXTRAS.items()])
+    report.show("data", registry.table())
+
+
+def clean_up(runs: Path, delete: bool) -> None:
+    """Runs that failed, were interrupted or killed, and cached stages; runs in use are left alone."""
+    doomed = [path.parent for path in sorted(runs.glob("*/*/**/result.json")) if is_dead(path.parent)]
+    doomed += [path for path in [files.cache_folder() / "stages"] if path.exists()]
+    rows = [{"folder": str(path), "MB": round(sum(f.stat().st_size for f in path.rglob("*") if f.is_file()) / 1e6, 1)} for path in doomed]
+    if not rows:
+        print(f"nothing to clean below {runs} and {files.cache_folder()}")
+        return
+    report.show("deleted" if delete else "would be deleted", rows)
+    if delete:
+        for path in doomed:
+            shutil.rmtree(path)
+    else:
+        print("delete them with `papers clean --yes`")
+
+
+def is_dead(folder: Path) -> bool:
+    """Whether a run is neither done nor in use."""
+    try:
+        if result.load_result(folder).status == "done":
+            return False
+        with experiment.locked(folder):
+            return True
+    except UserError:
+        return False

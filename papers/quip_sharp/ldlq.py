@@ -1,0 +1,200 @@
+"""BlockLDLQ: adaptive rounding with linear feedback from the block LDL factor of the proxy Hessian (QuIP# sec. 4.1).
+
+W (m, n) is the weight, H (n, n) the second moment of its inputs, and the damage that W_hat does is the proxy loss
+l(W_hat) = tr((W_hat - W) H (W_hat - W)^T). With H = L D L^T (L unit block-lower-triangular, D block diagonal),
+
+    W_hat_k = Q(W_k + (W - W_hat)_{>k} L_{>k, k})      for the column blocks k = n/g ... 1, right to left,
+
+and eta = (W - W_hat) L, the error that Q itself makes, gives l = tr(eta D eta^T) exactly.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+log = logging.getLogger(__name__)
+
+Quantize = Callable[[Tensor], Tensor]  # (m, g) -> (m, g): the nearest entry for every row
+QuantizeCodes = Callable[[Tensor], tuple[Tensor, Tensor]]  # (m, g) -> ((m, g), (m, ...)): the entry and its code
+
+
+# --------------------------------------------------------------------------------------------------- the Hessian
+
+
+def check_hessian(H: Tensor) -> None:
+    """Raise ValueError, in words a user can act on, where H is not a square matrix of finite numbers."""
+    if H.ndim != 2 or H.shape[0] != H.shape[1]:
+        raise ValueError(f"the Hessian must be a square matrix, got shape {tuple(H.shape)}")
+    if not torch.isfinite(H).all():
+        raise ValueError(
+            "the Hessian has NaN or infinite entries: the model overflows on its calibration data "
+            "(run it in float32 or bfloat16, and check the calibration tokens)"
+        )
+
+
+def regularize(H: Tensor, sigma: float = 1e-2) -> Tensor:
+    """Symmetrise, scale to mean diagonal 1 and add sigma to the diagonal. (n, n) -> (n, n), same dtype.
+
+    An H of zeros (a layer that never fires) becomes sigma I: every direction then counts the same.
+    """
+    check_hessian(H)
+    H = (H + H.T) / 2
+    mean = H.diagonal().mean()
+    H = H / mean if mean > 0 else torch.zeros_like(H)
+    H.diagonal().add_(sigma)
+    return H
+
+
+def block_ldl(H: Tensor, block: int) -> tuple[Tensor, Tensor]:
+    """Unit block-lower-triangular L and block-diagonal D with H = L D L^T (QuIP# sec. 4.1).
+
+    H: (n, n) float, symmetric positive definite, n % block == 0. Returns L (n, n), D (n/block, block, block).
+    Raises LinAlgError where H is not positive definite: regularise it first (`regularize`, or `factor`, which retries).
+    """
+    check_hessian(H)
+    n = H.shape[0]
+    if block < 1 or n % block:
+        raise ValueError(f"the size of H ({n}) must be a multiple of the block ({block})")
+    C = torch.linalg.cholesky(H)
+    k = n // block
+    diagonal = C.reshape(k, block, k, block).diagonal(dim1=0, dim2=2).permute(2, 0, 1)  # (k, g, g)
+    D = diagonal @ diagonal.mT
+    columns = C.reshape(n, k, block).transpose(0, 1)  # (k, n, g)
+    L = torch.linalg.solve_triangular(diagonal, columns, upper=False, left=False)  # C_{:,k} C_kk^{-1}
+    L = L.transpose(0, 1).reshape(n, n).contiguous()
+    for start in range(0, n, block):  # exactly I, where the solve leaves rounding errors
+        L[start : start + block, start : start + block] = torch.eye(block, dtype=H.dtype, device=H.device)
+    return L, D
+
+
+class Factors(NamedTuple):
+    """H (n, n) as regularised, its block LDL, and what it took: the damping used and how often it was doubled."""
+
+    H: Tensor
+    L: Tensor
+    D: Tensor
+    sigma: float
+    retries: int
+
+
+def factor(H: Tensor, block: int, sigma: float = 1e-2, max_retries: int = 20) -> Factors:
+    """Regularise and factor H, doubling the damping until it is positive definite. Logged, and counted in `retries`.
+
+    Raises ValueError for NaN, LinAlgError where max_retries doublings do not help.
+    """
+    used = sigma
+    for retry in range(max_retries + 1):
+        regular = regularize(H, used)
+        try:
+            L, D = block_ldl(regular, block)
+        except torch.linalg.LinAlgError:
+            used = max(2 * used, 1e-8)
+            continue
+        if torch.isfinite(L).all():
+            if retry:
+                log.warning("Hessian not positive definite: damping raised from %g to %g (%d doublings)", sigma, used, retry)
+            return Factors(regular, L, D, used, retry)
+        used = max(2 * used, 1e-8)
+    raise torch.linalg.LinAlgError(
+        f"the Hessian is not positive definite even with damping {used:g} of its mean diagonal: it has large negative "
+        "eigenvalues, so it is not a second moment (was it averaged or stored in too low a precision?)"
+    )
+
+
+def proxy_error(W: Tensor, W_hat: Tensor, H: Tensor) -> float:
+    """Relative proxy error tr((W_hat - W) H (W_hat - W)^T) / tr(W H W^T), in float64. 0 where both vanish."""
+    H = H.double()
+    error, W = (W_hat.double() - W.double()), W.double()
+    damage, whole = ((error @ H) * error).sum().item(), ((W @ H) * W).sum().item()
+    return damage / whole if whole > 0 else (0.0 if damage == 0 else float("inf"))
+
+
+# --------------------------------------------------------------------------------------------------- the rounding
+
+
+def block_ldlq(
+    W: Tensor,
+    H: Tensor,
+    quantize: Quantize,
+    block: int = 8,
+    *,
+    buffer: int | None = 128,
+    tune: int = 0,
+    guard: bool = True,
+) -> Tensor:
+    """Round W (m, n) with feedback through H (n, n), which must be positive definite. Returns W_hat (m, n), W's dtype.
+
+    quantize: (m, block) -> (m, block), called once per column block, right to left; nothing is scaled in here.
+    buffer: feedback is gathered in panels of this many columns; None is the plain loop (same result up to rounding).
+    tune, guard: coordinate-descent passes afterwards, see `tune_pass`. Raises LinAlgError where H is not PD.
+    """
+    L, _ = block_ldl(H, block)
+    with_codes = lambda x: (quantize(x), x.new_empty(len(x), 0))  # noqa: E731
+    W_hat, codes = ldlq(W, L.to(W.dtype), with_codes, block, buffer)
+    for _ in range(tune):
+        W_hat, codes = tune_pass(W, W_hat, codes, H, with_codes, block, guard)
+    return W_hat
+
+
+def ldlq(
+    W: Tensor, L: Tensor, quantize: QuantizeCodes, block: int, buffer: int | None = 128
+) -> tuple[Tensor, Tensor]:
+    """The feedback loop for a given factor L (n, n). Returns W_hat (m, n) and the codes (m, n/block, ...).
+
+    Right to left, because L is *lower* triangular: block k hears the errors of the blocks to its right.
+    """
+    m, n = W.shape
+    if n % block:
+        raise ValueError(f"W has {n} columns, which must be a multiple of the block ({block})")
+    panel = n if buffer is None else max(block, buffer // block * block)
+    error = torch.zeros_like(W)  # W - W_hat, right of the current block
+    W_hat = torch.zeros_like(W)
+    codes: list[Tensor] = []
+    for end in range(n, 0, -panel):
+        start = max(0, end - panel)
+        target = W[:, start:end] + error[:, end:] @ L[end:, start:end]  # (m, panel): all that lies right of the panel
+        for k in range(end - block, start - 1, -block):
+            cols, right = slice(k, k + block), slice(k + block, end)
+            T = target[:, k - start : k - start + block] + error[:, right] @ L[right, cols]  # (m, g)
+            W_hat[:, cols], code = quantize(T)
+            error[:, cols] = W[:, cols] - W_hat[:, cols]
+            codes.append(code)
+    return W_hat, torch.stack(codes[::-1], 1)
+
+
+def tune_pass(
+    W: Tensor,
+    W_hat: Tensor,
+    codes: Tensor,
+    H: Tensor,
+    quantize: QuantizeCodes,
+    block: int,
+    guard: bool = True,
+) -> tuple[Tensor, Tensor]:
+    """One pass of coordinate descent: each block is rounded again with all others fixed. Returns new W_hat and codes.
+
+    For block k the unrestricted optimum is T = W_hat_k + (W - W_hat) H_{:,k} H_kk^{-1}. Q(T) is nearest in the Euclidean
+    norm, but the loss around T is (c - T)^T H_kk (c - T), so for blocks of more than one column Q(T) can be worse than
+    what was there. guard=True keeps a row's old block unless the new one lowers that form, so the proxy loss never
+    rises. guard=False always takes Q(T), as the official code does; on Hessians with outlier channels that hurts.
+    """
+    n = W.shape[1]
+    H = H.to(W.dtype)
+    W_hat, codes = W_hat.clone(), codes.clone()
+    for k in reversed(range(n // block)):
+        cols = slice(k * block, (k + 1) * block)
+        Hkk = H[cols, cols]
+        gradient = (W - W_hat) @ H[:, cols]  # (m, g)
+        T = W_hat[:, cols] + torch.linalg.solve(Hkk, gradient, left=False)
+        new, code = quantize(T)
+        if guard:
+            before, after = W_hat[:, cols] - T, new - T
+            better = ((after @ Hkk) * after).sum(1) < ((before @ Hkk) * before).sum(1)  # (m,)
+        else:
+            better = torch.ones(len(W), dtype=torch.bool, device=W.device)
+        W_hat[better, cols] = new[better]
+        codes[better, k] = code[better]
+    return W_hat, codes

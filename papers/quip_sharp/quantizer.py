@@ -1,0 +1,214 @@
+"""Quantise one linear layer, or several that share their inputs, by QuIP#, its ablations, or a baseline.
+
+    quantized = quantize_linear(W, H, "quip_sharp", bits=2, rng=0)
+    quantized.weight                       # (m, n) float32, the reconstruction in the original basis
+    QuantLinear.from_quantized(quantized)  # the layer that computes with the words
+
+The steps of QuIP# (sec. 3.11 of the notes): fuse, rotate, regularise and factor H, scale to rho, BlockLDLQ, pack.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from papers.quip_sharp import baselines, codebooks, incoherence
+from papers.quip_sharp.codebooks import Codebook
+from papers.quip_sharp.incoherence import Rotation, as_generator
+from papers.quip_sharp.ldlq import check_hessian, factor, ldlq, proxy_error, tune_pass
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a QuIP# method consists of: the rotation, the codebook for each number of bits, feedback or not."""
+
+    rotation: str = "rht"
+    codebooks: tuple[str, ...] = ("e8_1bit", "e8p", "e8p_rvq3", "e8p_rvq4")  # for 1, 2, 3, 4 bits
+    feedback: bool = True
+
+
+RECIPES = {
+    "quip_sharp": Recipe(),
+    "quip_sharp_rfft": Recipe(rotation="rfft"),
+    "quip_sharp_no_e8": Recipe(codebooks=("", "scalar2", "scalar3", "scalar4")),
+    "quip_sharp_no_rht": Recipe(rotation="none"),
+    "quip_sharp_no_ldlq": Recipe(feedback=False),
+}
+BASELINES = ("rtn", "gptq", "quip")
+METHODS = (*BASELINES, *RECIPES)
+
+
+@dataclass(frozen=True)
+class Quantized:
+    """A quantised weight. Baselines fill the first block only; QuIP# methods all of it.
+
+    weight: (m, n) float32, W_hat in the original basis. bits_per_weight: everything that has to be stored (words, SU,
+    SV, scales, phases) over m n. proxy_error: tr(E H E^T) / tr(W H W^T) with H as given, E = W_hat - W.
+    words: (U.size, bytes) uint8; SU (m,), SV (n,) float16; scale (len(splits),) float32.
+    """
+
+    weight: Tensor
+    bits_per_weight: float
+    proxy_error: float
+    method: str
+    splits: tuple[int, ...]
+
+    words: Tensor | None = None
+    SU: Tensor | None = None
+    SV: Tensor | None = None
+    scale: Tensor | None = None
+    U: Rotation | None = None
+    V: Rotation | None = None
+    codebook: Codebook | None = None
+    rho: float | None = None
+    sigma: float | None = None
+    retries: int = 0
+
+    def record(self) -> dict:
+        """The figures to report, plain JSON."""
+        row = {"method": self.method, "bits_per_weight": self.bits_per_weight, "proxy_error": self.proxy_error}
+        row["weights"] = self.weight.numel()
+        if self.words is not None:
+            row |= {"codebook": self.codebook.name, "rho": self.rho, "sigma": self.sigma, "retries": self.retries}
+            row |= {"rotations": f"{self.U.core} {self.U.size}, {self.V.core} {self.V.size}"}
+        return row
+
+
+def quantize_linear(
+    W: Tensor | Sequence[Tensor],
+    H: Tensor,
+    method: str = "quip_sharp",
+    bits: int = 2,
+    rng: object = 0,
+    *,
+    rho: float | Sequence[float] | None = None,
+    tune: int = 0,
+    guard: bool = True,
+    sigma: float = 1e-2,
+    rescale: bool = False,
+    residual_scale: float | None = None,
+) -> Quantized:
+    """Quantise W (m, n), or the weights of several layers with the same inputs fused into one (sec. 3.8).
+
+    H: (n, n), the second moment of the inputs, any float dtype. method: one of `METHODS`. bits: 2, 3 or 4 (QuIP# also 1
+    with the E8 ball alone). rng: an int seed, a torch.Generator, or an object with a `.torch` generator.
+    Options of the QuIP# methods: rho, the rms that weights are scaled to (None: the codebook's own; several: the one with
+    the least proxy error); tune, guard: coordinate-descent passes after BlockLDLQ (`ldlq.tune_pass`); sigma, the damping;
+    rescale, QuIP's diagonal rescale, folded into SV; residual_scale, r of the 3- and 4-bit codebooks.
+    Raises ValueError for unknown names, shapes that do not fit, and NaN or infinite entries.
+    """
+    weights = [W] if isinstance(W, Tensor) else list(W)
+    generator = as_generator(rng)
+    _check(weights, H, method, bits)
+    splits = tuple(len(w) for w in weights)
+    if method in BASELINES:
+        W = torch.cat([w.float() for w in weights])
+        if method == "quip":
+            weight = torch.cat([baselines.quip(w.float(), H, bits, generator, sigma=sigma) for w in weights])
+        else:
+            weight = baselines.rtn(W, bits) if method == "rtn" else baselines.gptq(W, H, bits)
+        overhead = _baseline_overhead(method, bits, W.shape, len(weights))
+        return Quantized(weight, bits + overhead / W.numel(), proxy_error(W, weight, H), method, splits)
+    recipe = RECIPES[method]
+    codebook = codebooks.get(recipe.codebooks[bits - 1], residual_scale)
+    return _quip_sharp(
+        weights, H, method, recipe, codebook, generator, rho=rho, tune=tune, guard=guard, sigma=sigma, rescale=rescale
+    )
+
+
+def _quip_sharp(weights, H, method, recipe, codebook, generator, *, rho, tune, guard, sigma, rescale) -> Quantized:
+    W = torch.cat([w.float() for w in weights])  # (m, n)
+    m, n = W.shape
+    splits = [len(w) for w in weights]
+    # Fused weights are brought to the same rms, so that one scale fits all of them.
+    rms = torch.stack([w.float().square().mean().sqrt() for w in weights])  # (weights,)
+    rows = torch.cat([c.expand(size) for c, size in zip(_nonzero(rms), splits, strict=True)])[:, None]  # (m, 1)
+    U = incoherence.draw(recipe.rotation, m, generator)
+    V = incoherence.draw(recipe.rotation, n, generator, multiple=codebook.block)
+
+    # Diagonal rescale: W <- W diag(s), H <- diag(1/s) H diag(1/s); 1/s is kept in SV, so it is rounded like SV first.
+    H64 = H.double()
+    unscale = torch.ones(n, device=W.device)
+    if rescale:
+        s = baselines.rescale(W / rows, H64)
+        unscale = (1 / (s / s.log().mean().exp())).clamp(2**-12, 2**12).half().float()
+    W_tilde = incoherence.rotate_weight(W / rows / unscale, U, V)  # (U.size, V.size)
+    H_tilde = incoherence.rotate_hessian(unscale.double()[:, None] * H64 * unscale.double(), V)
+    factors = factor(H_tilde, codebook.block, sigma)
+
+    whole = _nonzero(W_tilde.square().mean().sqrt())
+    candidates = [codebook.scale] if rho is None else [rho] if isinstance(rho, int | float) else list(rho)
+    best = None
+    for candidate in candidates:
+        x = W_tilde * (candidate / whole)
+        x_hat, codes = _round(x, factors, codebook, recipe.feedback, tune, guard)
+        scale = (rms * whole / candidate).float()
+        SU, SV = U.signs.to(W).half(), (V.signs.to(W) * unscale).half()
+        weight = _reconstruct(x_hat, U, V, unscale, scale, splits)
+        damage = proxy_error(W, weight, H)
+        if best is None or damage < best[0]:
+            best = (damage, candidate, weight, codebook.pack(codes), SU, SV, scale)
+    damage, candidate, weight, words, SU, SV, scale = best
+    stored = [words, SU, SV, scale, *U.state.values(), *V.state.values()]
+    return Quantized(
+        weight=weight,
+        bits_per_weight=8 * sum(t.numel() * t.element_size() for t in stored) / W.numel(),
+        proxy_error=damage,
+        method=method,
+        splits=tuple(splits),
+        words=words,
+        SU=SU,
+        SV=SV,
+        scale=scale,
+        U=U,
+        V=V,
+        codebook=codebook,
+        rho=float(candidate),
+        sigma=factors.sigma,
+        retries=factors.retries,
+    )
+
+
+def _round(x: Tensor, factors, codebook: Codebook, feedback: bool, tune: int, guard: bool) -> tuple[Tensor, Tensor]:
+    """Round scaled weights (m, n): returns the entries (m, n) and their codes (m, n / block)."""
+    if not feedback:
+        x_hat, codes = codebook.quantize(x.unflatten(-1, (-1, codebook.block)))  # (m, n/g, g)
+        return x_hat.flatten(1), codes
+    x_hat, codes = ldlq(x, factors.L.to(x.dtype), codebook.quantize, codebook.block)
+    for _ in range(tune):
+        x_hat, codes = tune_pass(x, x_hat, codes, factors.H, codebook.quantize, codebook.block, guard)
+    return x_hat, codes
+
+
+def _reconstruct(x_hat: Tensor, U: Rotation, V: Rotation, unscale: Tensor, scale: Tensor, splits: list[int]) -> Tensor:
+    rows = torch.cat([s.expand(size) for s, size in zip(scale, splits, strict=True)])[:, None]
+    return incoherence.unrotate_weight(x_hat, U, V) * unscale * rows
+
+
+def _nonzero(scale: Tensor) -> Tensor:
+    """Divide by 1 where the scale is 0: a weight of zeros is restored by its scale of 0."""
+    return torch.where(scale > 0, scale, torch.ones_like(scale))
+
+
+def _baseline_overhead(method: str, bits: int, shape: torch.Size, weights: int) -> float:
+    """Bits beyond the codes. Grids: a float32 step and a zero point per row. QuIP: a float32 scale, a 64-bit seed for
+    the two rotations, and the float32 rescale of the inputs, per weight."""
+    m, n = shape
+    return weights * (32 + 64 + 32 * n) if method == "quip" else m * (32 + bits)
+
+
+def _check(weights: list[Tensor], H: Tensor, method: str, bits: int) -> None:
+    if method not in METHODS:
+        raise ValueError(f"unknown method {method!r}: choose one of {', '.join(METHODS)}")
+    allowed = (2, 3, 4) if method in BASELINES or method == "quip_sharp_no_e8" else (1, 2, 3, 4)
+    if bits not in allowed:
+        raise ValueError(f"method {method!r} takes {allowed} bits, got {bits!r}")
+    if not weights:
+        raise ValueError("no weight to quantise")
+    check_hessian(H)
+    for W in weights:
+        if W.ndim != 2 or W.shape[1] != H.shape[0]:
+            raise ValueError(f"a weight of shape {tuple(W.shape)} does not fit a Hessian of {H.shape[0]} inputs")
+        if not torch.isfinite(W).all():
+            raise ValueError("the weight has NaN or infinite entries")
