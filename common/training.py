@@ -1,13 +1,23 @@
-"""Training loops: the small resumable one, for what Lightning does not fit."""
+"""Training loops that a kill does not spoil: a small one, and Lightning's.
+
+Both save their state every `save_seconds`, and both make a step a function of (seed, name, step): what a resumed run
+does from there on is what the uninterrupted run would have done. Lightning's own mid-epoch resume does not give this.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 from common import codec
-from common.run import Run
+from common.errors import UserError
+from common.run import Run, rank
+
+if TYPE_CHECKING:
+    import pytorch_lightning as pl
+    from omegaconf import DictConfig
 
 
 class Stateful(Protocol):
@@ -27,25 +37,176 @@ def resumable(run: Run, name: str, steps: int, state: Mapping[str, Stateful], sa
     >>> for step in resumable(run, "train", steps, {"model": model, "optimizer": optimizer}):     # doctest: +SKIP
     ...     loss = model(batch(run.rng("batch", step)))
     """
-    path = run.dir / "checkpoints" / f"{name}.state"
-    first = 0
     with run.recording() as events:
-        if path.exists():
-            kept = codec.load(path)
-            first = kept["step"]
-            for key, part in state.items():
-                part.load_state_dict(kept["state"][key])
-            run.replay(kept["events"])
-        saved = time.monotonic()
+        checkpoint = _Checkpoint(run, name, steps, state, events, save_seconds)
+        first = checkpoint.restore()
         run.holding_signals += 1  # a signal now waits for the end of the step
         try:
             for step in run.progress(range(first, steps), name):
                 yield step
-                if run.deferred_stop is not None or step + 1 == steps or time.monotonic() - saved >= save_seconds:
-                    if run.is_main:
-                        parts = {key: part.state_dict() for key, part in state.items()}
-                        codec.save(path, {"step": step + 1, "state": parts, "events": events})
-                    run.checkpoint()
-                    saved = time.monotonic()
+                checkpoint.after(step)
         finally:
             run.holding_signals -= 1
+
+
+class _Checkpoint:
+    """`<run>/checkpoints/<name>.state`: the parts' states, the next step, and what was logged on the way."""
+
+    def __init__(self, run: Run, name: str, steps: int, state: Mapping[str, Stateful], events: list, save_seconds: float):
+        self.run, self.steps, self.state, self.events, self.save_seconds = run, steps, state, events, save_seconds
+        self.path: Path = run.dir / "checkpoints" / f"{name}.state"
+        self.saved = time.monotonic()
+
+    def restore(self) -> int:
+        """Put back what was saved and log again what had been logged; returns the first step to do."""
+        self.saved = time.monotonic()
+        if not self.path.exists():
+            return 0
+        kept = codec.load(self.path)
+        for key, part in self.state.items():
+            part.load_state_dict(kept["state"][key])
+        self.run.replay(kept["events"])
+        return kept["step"]
+
+    def after(self, step: int) -> None:
+        """Save where it is time, the loop ends, or a signal waits; then stop if asked to."""
+        if self.run.deferred_stop is None and step + 1 < self.steps and time.monotonic() - self.saved < self.save_seconds:
+            return
+        if self.run.is_main:
+            parts = {key: part.state_dict() for key, part in self.state.items()}
+            codec.save(self.path, {"step": step + 1, "state": parts, "events": self.events})
+        self.run.checkpoint()
+        self.saved = time.monotonic()
+
+
+def lightning_fit(module: pl.LightningModule, batch: Callable[[int], Any], steps: int, cfg: DictConfig, run: Run, *, name: str = "train",
+                  after_step: Callable[[int], None] | None = None, save_seconds: float = 30.0, **trainer: Any) -> None:  # fmt: skip
+    """Train a LightningModule for `steps` steps with Lightning's Trainer, resumable to the same result.
+
+    batch(step): the joint batch of a step, a tensor or a nested tuple/list/dict of tensors with samples first; with
+    several processes each takes its share of every batch. `cfg.trainer` (groups trainer=cpu|gpu|ddp) says on what;
+    further keywords go to `pl.Trainer`. after_step(step) runs after each step on every rank, the place for validation.
+    `self.log` in the module reaches `run.log`. The global torch generator is set anew from (seed, name, step) before each
+    step, so dropout too is a function of the step. Raises UserError where the trainer's devices are not there.
+    """
+    import logging
+
+    import pytorch_lightning as pl
+    import torch
+
+    logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)  # its greetings, not its warnings
+    with run.recording() as events:
+        checkpoint = _Checkpoint(run, name, steps, {"module": module}, events, save_seconds)
+        optimizers = _Optimizers(module)
+        checkpoint.state = {"module": module, "optimizers": optimizers}
+        first = checkpoint.restore()
+        if first >= steps:
+            return
+
+        class Steps(pl.Callback):
+            """Each step's generator before it; its checkpoint before the next, since Lightning logs a step after its hooks."""
+
+            def on_fit_start(self, trainer: Any, module: Any) -> None:
+                optimizers.attach(trainer)
+
+            def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, index: int) -> None:
+                if index:
+                    checkpoint.after(first + index - 1)
+                torch.manual_seed(run.rng(name, first + index).seed)
+
+            def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, index: int) -> None:
+                if after_step is not None:
+                    after_step(first + index)
+                next(bar, None)
+
+            def on_train_end(self, trainer: Any, module: Any) -> None:
+                checkpoint.after(steps - 1)
+
+        bar = iter(run.progress(range(first, steps), name))
+        next(bar, None)
+        options = {"enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False, "log_every_n_steps": 1,
+                   "max_steps": steps - first, "max_epochs": -1, "num_sanity_val_steps": 0, "use_distributed_sampler": False, "barebones": False}  # fmt: skip
+        chosen = dict(cfg.trainer)
+        run.holding_signals += 1
+        try:
+            fitted = pl.Trainer(**options | chosen | trainer, logger=_run_logger(run, first), callbacks=[Steps()], default_root_dir=str(run.dir))
+            fitted.fit(module, train_dataloaders=_step_loader(batch, first, steps))
+        except pl.utilities.exceptions.MisconfigurationException as error:
+            raise UserError(f"trainer={chosen}: {str(error).splitlines()[0]}; choose trainer=cpu, or devices that are here") from error
+        finally:
+            run.holding_signals -= 1
+            list(bar) if not hasattr(bar, "close") else bar.close()
+
+
+class _Optimizers:
+    """The states of a module's optimisers and schedulers, which exist only once its trainer has made them."""
+
+    def __init__(self, module: pl.LightningModule):
+        self.parts: list[Stateful] = []
+        self.waiting: dict[str, Any] | None = None
+
+    def attach(self, trainer: Any) -> None:
+        self.parts = [*trainer.optimizers, *(config.scheduler for config in trainer.lr_scheduler_configs)]
+        if self.waiting is not None:
+            for part, state in zip(self.parts, self.waiting["parts"], strict=True):
+                part.load_state_dict(state)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"parts": [part.state_dict() for part in self.parts]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.waiting = state
+
+
+def _step_loader(batch: Callable[[int], Any], first: int, steps: int) -> Any:
+    """A loader whose n-th item is this rank's share of batch(first + n)."""
+    import os
+
+    from torch.utils.data import DataLoader, IterableDataset
+
+    class Batches(IterableDataset):
+        def __iter__(self) -> Iterator[Any]:
+            world = int(os.environ.get("WORLD_SIZE", 1))
+            for step in range(first, steps):
+                yield _share(batch(step), rank(), world)
+
+    return DataLoader(Batches(), batch_size=None)
+
+
+def _share(batch: Any, part: int, world: int) -> Any:
+    """Every world-th sample of a batch, beginning at `part`. Raises ValueError where the parts would not be equal."""
+    if world == 1:
+        return batch
+    if isinstance(batch, Mapping):
+        return {key: _share(value, part, world) for key, value in batch.items()}
+    if isinstance(batch, (tuple, list)):
+        return type(batch)(_share(value, part, world) for value in batch)
+    if len(batch) % world:
+        raise ValueError(f"a joint batch of {len(batch)} does not divide over {world} processes: choose a batch size that does")
+    return batch[part::world]
+
+
+def _run_logger(run: Run, first: int) -> Any:
+    """Lightning's logger interface in front of `run.log`."""
+    from pytorch_lightning.loggers.logger import Logger, rank_zero_experiment
+    from pytorch_lightning.utilities.rank_zero import rank_zero_only
+
+    class RunLogger(Logger):
+        name, version = "run", ""
+
+        @property
+        @rank_zero_experiment
+        def experiment(self) -> Run:
+            return run
+
+        @rank_zero_only
+        def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
+            pass
+
+        @rank_zero_only
+        def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+            found = {key: value for key, value in metrics.items() if key != "epoch"}
+            if found:
+                run.log(found, step=None if step is None else first + step)
+
+    return RunLogger()

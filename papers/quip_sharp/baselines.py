@@ -52,7 +52,7 @@ def gptq_columns(W: Tensor, H: Tensor, quantize: Callable[[Tensor], Tensor], blo
     """Columns left to right; each rounding error is spread over the columns to its right through H^{-1}.
 
     With U = chol_upper(H^{-1}): e_i = (w_i - q_i) / U_ii and W_{:,i:} -= e_i U_{i,i:}. H: (n, n) positive definite;
-    quantize: (m, 1) -> (m, 1). Updates beyond `block` columns are gathered: the result is the same, memory traffic less.
+    quantize: (m, 1) -> (m, 1). Updates beyond `block` columns are gathered: same result, less memory traffic.
     """
     W = W.clone()
     W_hat = torch.zeros_like(W)
@@ -113,9 +113,10 @@ def quip(
 
 
 def rescale(W: Tensor, H: Tensor) -> Tensor:
-    """QuIP's diagonal rescale of the inputs, s = (diag H / diag W^T W)^{1/4}: W <- W diag(s), H <- diag(1/s) H diag(1/s).
+    """QuIP's diagonal rescale of the inputs, s = (diag H / diag W^T W)^{1/4}, (n,) float64.
 
-    (n,) float64. Both diagonals are clamped at 1e-8 of H's largest entry, so dead inputs and zero columns are harmless.
+    To be used as W <- W diag(s), H <- diag(1/s) H diag(1/s). Both diagonals are clamped at 1e-8 of H's largest entry, so dead inputs and zero
+    columns are harmless.
     """
     H = H.double()
     peak = H.abs().max()

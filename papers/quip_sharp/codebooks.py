@@ -9,8 +9,8 @@ the same objects, so what differs between two methods is the name of the codeboo
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache, partial
-from itertools import product
+from functools import cache, partial
+from itertools import pairwise, product
 from math import ceil, erf, exp, pi, sqrt
 
 import torch
@@ -92,7 +92,8 @@ def _table(name: str, bits: int, scale: float, grid: Callable[[], Tensor]) -> Co
 
 
 def _nearest(grid: Callable[[], Tensor], x: Tensor) -> Tensor:
-    table = grid().to(x)
+    x = x if x.dtype == torch.float64 else x.float()
+    table = e8p.cached_copy(grid, x.dtype, x.device)
     if x.shape[-1] != table.shape[1]:
         raise ValueError(f"this codebook takes blocks of {table.shape[1]} weights, got a last axis of {x.shape[-1]}")
     if not torch.isfinite(x).all():
@@ -103,12 +104,12 @@ def _nearest(grid: Callable[[], Tensor], x: Tensor) -> Tensor:
 
 
 def _lookup(grid: Callable[[], Tensor], codes: Tensor) -> Tensor:
-    return grid().to(codes.device)[codes.long()]
+    return e8p.cached_copy(grid, torch.float32, codes.device)[codes.long()]
 
 
-@lru_cache(maxsize=None)
+@cache
 def e8_ball() -> Tensor:
-    """1-bit E8: the 241 vectors of E8 with norm^2 <= 2, and 15 of norm^2 4 (+-2 e_i without -2 e_8). (256, 8) float32."""
+    """1-bit E8, (256, 8) float32: the 241 vectors of E8 with norm^2 <= 2, and 15 of norm^2 4 (+-2 e_i, not -2 e_8)."""
     with torch.inference_mode(False):
         integer = torch.tensor(list(product((-1.0, 0.0, 1.0), repeat=8)))
         half = torch.tensor(list(product((-0.5, 0.5), repeat=8)))
@@ -116,7 +117,7 @@ def e8_ball() -> Tensor:
         return torch.cat([*near, 2 * torch.eye(8), -2 * torch.eye(8)[:7]])
 
 
-@lru_cache(maxsize=None)
+@cache
 def d4_ball() -> Tensor:
     """D4: the 256 half-integer 4-vectors with an even sum and norm^2 <= 9. (256, 4) float32."""
     with torch.inference_mode(False):
@@ -210,10 +211,10 @@ def lloyd_max(bits: int, iterations: int = 1000) -> tuple[list[float], float]:
     """The best scalar quantiser of N(0, 1): its 2^bits levels and its mean squared error (reference, sec. 9 E2)."""
     count = 2 ** (bits - 1)
     levels = [(i + 0.5) * 2.0 / count for i in range(count)]  # the positive half; the rest by symmetry
-    density = lambda t: exp(-t * t / 2) / sqrt(2 * pi) if t < 40 else 0.0  # noqa: E731
-    mass = lambda t: 0.5 * erf(t / sqrt(2)) if t < 40 else 0.5  # noqa: E731
     for _ in range(iterations):
-        edges = [0.0, *((a + b) / 2 for a, b in zip(levels, levels[1:])), 40.0]
-        levels = [(density(a) - density(b)) / (mass(b) - mass(a)) for a, b in zip(edges, edges[1:])]
-    kept = 2 * sum(x * x * (mass(b) - mass(a)) for x, a, b in zip(levels, edges, edges[1:]))
-    return [-x for x in reversed(levels)] + levels, 1 - kept  # levels are centroids: E(x - Q)^2 = 1 - E Q^2
+        edges = [0.0, *((a + b) / 2 for a, b in pairwise(levels)), 40.0]
+        mass = [(erf(b / sqrt(2)) - erf(a / sqrt(2))) / 2 for a, b in pairwise(edges)]
+        moment = [(exp(-a * a / 2) - exp(-b * b / 2)) / sqrt(2 * pi) for a, b in pairwise(edges)]
+        levels = [m / p for m, p in zip(moment, mass, strict=True)]  # each level moves to the centroid of its cell
+    mse = 1 - 2 * sum(x * x * p for x, p in zip(levels, mass, strict=True))  # centroids: E(x - Q)^2 = 1 - E Q^2
+    return [-x for x in reversed(levels)] + levels, mse

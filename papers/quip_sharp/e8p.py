@@ -1,14 +1,15 @@
 """E8P, the 2-bit codebook of QuIP#: 65,536 points of the shifted lattice E8 + 1/4, 16 bits for 8 weights (sec. 4.2).
 
 D8hat = {x in (Z + 1/2)^8 : sum x even}, and E8 + 1/4 = (D8hat + 1/4) u (D8hat - 1/4). Flipping an even number of signs
-keeps a vector in D8hat, so a codeword is one of 256 absolute values S, an even sign pattern (7 bits) and a shift (1 bit).
+keeps a vector in D8hat, so a codeword is one of 256 absolute values S, an even sign pattern (7 bits), a shift (1 bit).
 
 Bit layout of a word w:  a = w >> 8 is the row of S; b = w & 255; p = parity of b; bit 0 of b is XORed with p, which
-leaves an even sign pattern; coordinate i is negated where bit COORDINATE_BIT[i] is set; then -1/4 if p else +1/4 is added.
-S rows with an odd sum are first brought into D8hat by negating coordinate 8.
+leaves an even sign pattern; coordinate i is negated where bit COORDINATE_BIT[i] is set; then -1/4 if p else +1/4 is
+added. Rows of S with an odd sum are first brought into D8hat by negating coordinate 8.
 """
 
-from functools import lru_cache
+from collections.abc import Callable
+from functools import cache
 from itertools import product
 
 import torch
@@ -17,11 +18,13 @@ from torch import Tensor
 COORDINATE_BIT = (0, 4, 1, 5, 2, 6, 3, 7)  # bit of b that holds the sign of coordinate 1..8
 SHIFT = 0.25
 # The 29 of the 56 absolute values with norm^2 = 12 (five 3/2, three 1/2) that fill S up to 256; digits are 2 x.
-NORM_12 = """
+NORM_12 = tuple(
+    """
 31113333 13113333 11313333 11133333 33313311 33313131 33311331 33313113 33311313 33311133 33133311 33133131 33131331
 33133113 33131313 33131133 31333311 31333131 31331331 31333113 31331313 13331133 13333311 13333131 13331331 13333113
 13331313 11331333 33113331
 """.split()
+)
 CHUNK = 1 << 14  # vectors encoded at a time: the working set stays in cache and the memory bounded
 SEARCH_CHUNK = 1 << 10  # the same for the search, whose scores take 1,366 numbers a vector
 
@@ -29,7 +32,7 @@ SEARCH_CHUNK = 1 << 10  # the same for the search, whose scores take 1,366 numbe
 # ------------------------------------------------------------------------------------------------- the codebook
 
 
-@lru_cache(maxsize=None)
+@cache
 def source_set() -> Tensor:
     """S, the absolute values: (256, 8) float32 in {1/2, 3/2, 5/2}. 227 rows of norm^2 <= 10, then 29 of norm^2 12."""
     with torch.inference_mode(False):
@@ -39,12 +42,13 @@ def source_set() -> Tensor:
         return torch.cat([ball, shell])
 
 
+@cache
 def is_odd() -> Tensor:
     """Whether each row of S has an odd sum, and so is not itself in D8hat. (256,) bool."""
     return source_set().sum(1) % 2 == 1
 
 
-@lru_cache(maxsize=None)
+@cache
 def codebook() -> Tensor:
     """All codewords in the order of their words. (65536, 8) float32, entries +-0.25, +-0.75, ..., +-2.75."""
     with torch.inference_mode(False):
@@ -61,7 +65,7 @@ def codebook() -> Tensor:
 
 def decode(words: Tensor) -> Tensor:
     """Codewords of words. (...) int in [0, 65536) -> (..., 8) float32."""
-    return codebook().to(words.device)[words.long()]
+    return cached_copy(codebook, torch.float32, words.device)[words.long()]
 
 
 def packed_table() -> Tensor:
@@ -73,6 +77,13 @@ def packed_table() -> Tensor:
     s[:, 7] *= 1 - 2 * is_odd().float()
     nibbles = (2 * s[:, [0, 2, 4, 6, 1, 3, 5, 7]] + 8).long()
     return (nibbles << (4 * torch.arange(8))).sum(1)
+
+
+@cache
+def cached_copy(table: Callable[[], Tensor], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """The constant table() on a device, copied there once."""
+    with torch.inference_mode(False):
+        return table().to(dtype=dtype, device=device)
 
 
 def _parity(bits: Tensor) -> Tensor:
@@ -131,7 +142,7 @@ def _encode_chunk(x: Tensor) -> Tensor:
     row = torch.where(minus, rows[1], rows[0])
     bit = torch.tensor(COORDINATE_BIT, device=x.device)[:, None]
     signs = ((y < 0).long() << bit).sum(0)
-    signs = signs ^ (is_odd().to(x.device)[row].long() << 7) ^ minus.long()
+    signs = signs ^ (cached_copy(is_odd, torch.int64, x.device)[row] << 7) ^ minus.long()
     return (row << 8) | signs
 
 
@@ -149,10 +160,10 @@ def _row_of(y: Tensor) -> Tensor:
     """Row of |y| in S, -1 where it is not there. y: (8, ...) half-integers -> (...) int64."""
     digits = (y.abs() - 0.5).clamp_(max=3)  # 0 1 2 for 1/2 3/2 5/2, and 3 for anything larger
     place = torch.tensor([4.0**i for i in range(8)], dtype=y.dtype, device=y.device)
-    return _row_table().to(y.device)[torch.tensordot(place, digits, 1).long()]
+    return cached_copy(_row_table, torch.int64, y.device)[torch.tensordot(place, digits, 1).long()]
 
 
-@lru_cache(maxsize=None)
+@cache
 def _row_table() -> Tensor:
     """(65536,) int64: row of S by the base-4 digits of |y| - 1/2."""
     with torch.inference_mode(False):
@@ -165,7 +176,7 @@ def _row_table() -> Tensor:
 # ------------------------------------------------------------------------------- search of one coset's codewords
 
 
-@lru_cache(maxsize=None)
+@cache
 def part_grid() -> Tensor:
     """The 1,366 codewords (without shift) that a vector with an even pattern of signs removed can be nearest to.
 
@@ -190,7 +201,7 @@ def _search(x: Tensor) -> Tensor:
     return grid[:, best] * sign
 
 
-@lru_cache(maxsize=None)
+@cache
 def _scorer(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
     """The part grid as columns (8, 1366), and with its norms as a ninth row (9, 1366): [x, 1] @ scorer = 2 x.y - |y|^2."""
     with torch.inference_mode(False):

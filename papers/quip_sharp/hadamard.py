@@ -5,7 +5,7 @@ QuIP# sec. 3 (incoherence processing). A Hadamard matrix H_n has entries +-1 and
 Where a size has no such factorisation, an FFT with random phases does the same work for every even size.
 """
 
-from functools import lru_cache
+from functools import cache
 
 import numpy as np
 import torch
@@ -53,7 +53,7 @@ def hadamard_matrix(K: int) -> Tensor:
     return torch.from_numpy(_matrix(K).astype(np.float32))
 
 
-@lru_cache(maxsize=None)
+@cache
 def _matrix(K: int) -> np.ndarray:
     if K in PALEY_I:
         H = _paley_i(PALEY_I[K])
@@ -178,7 +178,7 @@ def _along(M: Tensor, x: Tensor, inner: int) -> Tensor:
     return torch.matmul(M, x.reshape(-1, k, inner))  # (N, k, inner)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _factor_matrix(K: int, transpose: bool, dtype: torch.dtype, device: torch.device) -> Tensor:
     H = _matrix(K).T if transpose else _matrix(K)
     with torch.inference_mode(False):  # a cached inference tensor could not take part in a later backward pass

@@ -192,6 +192,9 @@ class QuantLinear(nn.Module):
         self._pending = None
         return self
 
+    def __getstate__(self) -> dict:
+        return {**self.__dict__, "_pending": None}  # outputs kept for a moment are no part of a copy of the layer
+
     def extra_repr(self) -> str:
         c = self.codebook
         return f"{self.in_features}, {self.out_features}, {c.name} ({c.bits} bits), splits={self.splits}, cores={self.cores}"

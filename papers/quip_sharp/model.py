@@ -10,11 +10,12 @@ is quantised for the inputs that it was trained for. Embeddings, norms and the o
 import copy
 import hashlib
 from collections.abc import Callable
-from typing import Any
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
+from papers.quip_sharp.finetune import BlockTuning, finetune_block
 from papers.quip_sharp.hessians import _collect_whole, check_calibration, decoder_layers, groups_of, output_head, walk
 from papers.quip_sharp.incoherence import as_generator
 from papers.quip_sharp.linear import FusedPart, QuantLinear
@@ -31,7 +32,7 @@ def quantize_model(
     hessians: dict[str, Tensor] | None = None,
     fuse: bool = True,
     batch_size: int = 8,
-    tuning: Any = None,
+    tuning: BlockTuning | None = None,
     inplace: bool = False,
     on_group: Callable[[dict], None] | None = None,
     **options,
@@ -51,8 +52,8 @@ def quantize_model(
     model = model if inplace else copy.deepcopy(model)
     seed = torch.randint(2**62, (), generator=as_generator(rng)).item()
 
-    def quantize_group(parent: nn.Module, prefix: str, group: tuple[str, ...], H: Tensor) -> None:
-        name = prefix + group[0]
+    def quantize_group(parent: nn.Module, prefix: str, group: tuple[str, ...], H: Tensor, tune=None) -> None:
+        rows = []
         together = [group] if fuse and method.startswith("quip_sharp") else [(member,) for member in group]
         for members in together:
             linears = [parent.get_submodule(member) for member in members]
@@ -61,8 +62,11 @@ def quantize_model(
             quantized = quantize_linear(weights, H.to(weights[0].device), method, bits, generator, **options)
             record = {"name": prefix + members[0], "weights_fused": len(members), **quantized.record()}
             _put(parent, members, linears, quantized, record)
-            if on_group is not None:
-                on_group(record)
+            rows.append(record)
+        if tune is not None:
+            rows[0]["tuning"] = tune(_generator(seed, f"tuning {prefix}{group[0]}"))
+        for row in rows if on_group is not None else ():
+            on_group(row)
 
     def hessian_of(name: str) -> Tensor:
         if name not in hessians:
@@ -91,15 +95,11 @@ def quantize_model(
 
     keep = tuning.sequences if tuning is not None else 0
     for visit in walk(model, calibration, batch_size, keep, moments=hessians is None):
-        groups = groups_of(visit.layer)
+        groups, name = groups_of(visit.layer), f"{visit.name}."
         for group in groups:
-            name = f"{visit.name}."
             H = visit.hessians[group].matrix() if hessians is None else hessian_of(name + group[0])
-            quantize_group(visit.layer, name, group, H)
-            if tuning is not None:
-                from papers.quip_sharp.finetune import finetune_block
-
-                finetune_block(visit, tuning, _generator(seed, f"tuning {name}{group[0]}"), last=group == groups[-1])
+            tune = partial(finetune_block, visit, tuning, last=group == groups[-1]) if tuning is not None else None
+            quantize_group(visit.layer, name, group, H, tune)
     return model
 
 

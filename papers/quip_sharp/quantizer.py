@@ -98,7 +98,7 @@ def quantize_linear(
     rescale, QuIP's diagonal rescale, folded into SV; residual_scale, r of the 3- and 4-bit codebooks.
     Raises ValueError for unknown names, shapes that do not fit, and NaN or infinite entries.
     """
-    weights = [W] if isinstance(W, Tensor) else list(W)
+    weights = [w.detach() for w in ([W] if isinstance(W, Tensor) else W)]
     generator = as_generator(rng)
     _check(weights, H, method, bits)
     splits = tuple(len(w) for w in weights)

@@ -1,0 +1,85 @@
+"""Quantised models on disk: the state dict as safetensors, and one JSON that says which linears are QuantLinears.
+
+    save(quantized, folder)
+    model = load(folder, lambda: LlamaForCausalLM(config))      # no calibration, no quantising again
+"""
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from papers.quip_sharp.finetune import untie_head
+from papers.quip_sharp.hessians import output_head
+from papers.quip_sharp.linear import FusedPart, QuantLinear
+from papers.quip_sharp.model import _set_submodule
+
+FORMAT = 1
+WEIGHTS, STRUCTURE = "model.safetensors", "quantization.json"
+
+
+def save(model: nn.Module, folder: str | Path) -> None:
+    """Write model.safetensors and quantization.json into folder, which is made where it is missing."""
+    from safetensors.torch import save_model
+
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    if any(isinstance(m, QuantLinear) and isinstance(m.SU, nn.Parameter) for m in model.modules()):
+        raise ValueError("the model is being tuned: end that with set_tuning(False) on its QuantLinears before saving")
+    save_model(model, str(folder / WEIGHTS))
+    (folder / STRUCTURE).write_text(json.dumps(structure(model), indent=1) + "\n")
+
+
+def load(folder: str | Path, build: Callable[[], nn.Module]) -> nn.Module:
+    """build() gives the unquantised model (its values do not matter); returns it with the stored words in place."""
+    from safetensors.torch import load_model
+
+    folder = Path(folder)
+    stored = json.loads((folder / STRUCTURE).read_text())
+    if stored.get("format") != FORMAT:
+        raise ValueError(f"{folder / STRUCTURE} has format {stored.get('format')!r}, this version reads {FORMAT}")
+    model = build()
+    rebuild(model, stored)
+    load_model(model, str(folder / WEIGHTS))
+    return model.eval()
+
+
+def structure(model: nn.Module) -> dict:
+    """Which modules are quantised and how, plain JSON."""
+    owners = {id(m): name for name, m in model.named_modules() if isinstance(m, QuantLinear)}
+    linears = {
+        name: {**m.spec(), "quantization": m.quantization} for name, m in model.named_modules() if id(m) in owners
+    }
+    parts = {
+        name: {"of": owners[id(m._shared[0])], "index": m.index}
+        for name, m in model.named_modules()
+        if isinstance(m, FusedPart)
+    }
+    head, embeddings = output_head(model), getattr(model, "get_input_embeddings", lambda: None)()
+    tied = head is not None and embeddings is not None and head.weight is embeddings.weight
+    return {"format": FORMAT, "tied_head": tied, "linears": linears, "parts": parts}
+
+
+def rebuild(model: nn.Module, stored: dict) -> None:
+    """Put empty QuantLinears and FusedParts where `structure` says, to be filled by load_state_dict."""
+    fused = {}
+    for name, spec in stored["linears"].items():
+        spec = copy.deepcopy(spec)
+        record = spec.pop("quantization")
+        spec["splits"], spec["cores"], spec["sizes"] = (tuple(spec[k]) for k in ("splits", "cores", "sizes"))
+        fused[name] = QuantLinear(**spec)
+        fused[name].quantization = record
+    for name, part in stored["parts"].items():
+        _set_submodule(model, name, FusedPart(fused[part["of"]], part["index"]))
+    inside_parts = {part["of"] for part in stored["parts"].values()}
+    for name, linear in fused.items():
+        if name not in inside_parts:
+            _set_submodule(model, name, linear)
+    if not stored["tied_head"]:
+        untie_head(model)
+    dtype = next((p.dtype for p in model.parameters()), torch.float32)
+    for linear in fused.values():
+        linear.to(dtype) if linear.bias is not None else None
