@@ -12,7 +12,20 @@ from typing import Any
 from common.configs import folder_of
 
 PROVENANCE = ("paper", "repo", "recalled", "inferred", "derived")
-FIELDS = {"id", "statement", "source", "provenance", "paper_value", "metric", "op", "threshold", "gate", "experiments", "requires", "calibrated"}
+FIELDS = {
+    "id",
+    "statement",
+    "source",
+    "provenance",
+    "paper_value",
+    "metric",
+    "op",
+    "threshold",
+    "gate",
+    "experiments",
+    "requires",
+    "calibrated",
+}
 REQUIRED = ("id", "statement", "source", "provenance", "metric", "op")
 COMPARE: dict[str, Callable[[Any, Any], bool]] = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
                                                   "in": lambda value, bounds: bounds[0] <= value <= bounds[1]}  # fmt: skip
@@ -43,7 +56,15 @@ def validate(entries: Any, path: Path) -> list[dict[str, Any]]:
             raise wrong(f"needs {', '.join(REQUIRED)}")
         if unknown := set(entry) - FIELDS:
             raise wrong(f"unknown field {', '.join(sorted(unknown))}; the fields are {', '.join(sorted(FIELDS))}")
-        claim = {"paper_value": None, "threshold": None, "gate": True, "experiments": ["ci"], "requires": [], "calibrated": None, **entry}
+        claim = {
+            "paper_value": None,
+            "threshold": None,
+            "gate": True,
+            "experiments": ["ci"],
+            "requires": [],
+            "calibrated": None,
+            **entry,
+        }
         if claim["id"] in seen:
             raise wrong("the id is used twice")
         if claim["provenance"] not in PROVENANCE:

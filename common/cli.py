@@ -16,12 +16,20 @@ from typing import Any
 from common import configs, experiment, files, report, result
 from common.errors import UserError
 
-EXTRAS = {"smollm": ["gguf"], "launchers": ["hydra_plugins"], "ann": ["numba"], "docs": ["sphinx"], "dev": ["pytest", "hypothesis"]}
+EXTRAS = {
+    "smollm": ["gguf"],
+    "launchers": ["hydra_plugins"],
+    "ann": ["numba"],
+    "docs": ["sphinx"],
+    "dev": ["pytest", "hypothesis"],
+}
 
 
 def main(argv: Sequence[str]) -> int:
     """Run the command and return its exit code."""
-    parser = argparse.ArgumentParser(prog="papers", description="Nineteen ICML 2024 papers: list them, run them, compare runs.")
+    parser = argparse.ArgumentParser(
+        prog="papers", description="Nineteen ICML 2024 papers: list them, run them, compare runs."
+    )
     commands = parser.add_subparsers(dest="command", required=True, metavar="{list,run,compare,doctor,clean}")
     listing = commands.add_parser("list", help="the papers, their experiments and verdicts")
     listing.add_argument("--json", action="store_true", help="machine-readable")
@@ -32,7 +40,11 @@ def main(argv: Sequence[str]) -> int:
     commands.add_parser("doctor", help="versions, device, threads, data found, extras")
     clean = commands.add_parser("clean", help="show, and with --yes delete, runs that did not finish and cached stages")
     clean.add_argument("--yes", action="store_true", help="delete what is shown")
-    clean.add_argument("--runs", default=os.environ.get("PAPERS_RUNS") or "runs", help="folder of the runs (default $PAPERS_RUNS or ./runs)")
+    clean.add_argument(
+        "--runs",
+        default=os.environ.get("PAPERS_RUNS") or "runs",
+        help="folder of the runs (default $PAPERS_RUNS or ./runs)",
+    )
     try:
         if argv[:1] == ["run"]:
             return run(argv[1:])
@@ -77,9 +89,20 @@ def describe() -> list[dict[str, Any]]:
     for name in configs.papers():
         verbs = configs.verbs(name)
         claims = recorded.get(name, {}).get("claims", [])
-        verdicts = {word: sum(claim["gate"] and claim["holds"] is value for claim in claims) for word, value in (("hold", True), ("fail", False), ("open", None))}
+        verdicts = {
+            word: sum(claim["gate"] and claim["holds"] is value for claim in claims)
+            for word, value in (("hold", True), ("fail", False), ("open", None))
+        }
         experiments = {e.name: e.title for verb in verbs for e in configs.experiments(name, verb)}
-        found.append({"name": name, "title": title_of(name), "verbs": verbs, "experiments": experiments, "verdicts": verdicts if claims else None})
+        found.append(
+            {
+                "name": name,
+                "title": title_of(name),
+                "verbs": verbs,
+                "experiments": experiments,
+                "verdicts": verdicts if claims else None,
+            }
+        )
     return found
 
 
@@ -92,16 +115,33 @@ def list_papers(as_json: bool) -> None:
     def verdict(counts: dict[str, int] | None) -> str:
         return ", ".join(f"{n} {word}" for word, n in counts.items() if n) if counts else "not recorded"
 
-    report.show("", [{"paper": p["name"], "title": p["title"], "experiments": " ".join(p["experiments"]), "gated claims": verdict(p["verdicts"])} for p in papers])
+    report.show(
+        "",
+        [
+            {
+                "paper": p["name"],
+                "title": p["title"],
+                "experiments": " ".join(p["experiments"]),
+                "gated claims": verdict(p["verdicts"]),
+            }
+            for p in papers
+        ],
+    )
 
 
 def compare_runs(folder_a: str, folder_b: str) -> None:
     """Print what differs between two runs: settings, then figures."""
     a, b = result.load_result(folder_a), result.load_result(folder_b)
-    settings = [(name, getattr(a, name), getattr(b, name)) for name in ("paper", "verb", "experiment", "seed", "device", "threads", "git_commit")]
+    settings = [
+        (name, getattr(a, name), getattr(b, name))
+        for name in ("paper", "verb", "experiment", "seed", "device", "threads", "git_commit")
+    ]
     flat_a, flat_b = flattened(a.config), flattened(b.config)
     settings += [(name, flat_a.get(name), flat_b.get(name)) for name in dict.fromkeys([*flat_a, *flat_b])]
-    report.show("settings that differ", [{"setting": n, "a": repr(x), "b": repr(y)} for n, x, y in settings if x != y] or [{"setting": "none"}])
+    report.show(
+        "settings that differ",
+        [{"setting": n, "a": repr(x), "b": repr(y)} for n, x, y in settings if x != y] or [{"setting": "none"}],
+    )
     rows = []
     for name in dict.fromkeys([*a.metrics, *b.metrics]):
         x, y = a.metrics.get(name), b.metrics.get(name)
@@ -112,7 +152,9 @@ def compare_runs(folder_a: str, folder_b: str) -> None:
     claims = {c["id"]: c["holds"] for c in a.claims}
     for claim in b.claims:
         if claim["id"] in claims and claims[claim["id"]] is not claim["holds"]:
-            print(f"claim {claim['id']}: {report.VERDICT[claims[claim['id']]]} in a, {report.VERDICT[claim['holds']]} in b")
+            print(
+                f"claim {claim['id']}: {report.VERDICT[claims[claim['id']]]} in a, {report.VERDICT[claim['holds']]} in b"
+            )
 
 
 def flattened(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -133,23 +175,28 @@ def doctor() -> None:
     facts = {"clone": files.ROOT, "git commit": result.git_state()[0], **machine, "cuda": cuda, "torch threads": torch.get_num_threads(),
              "cache": files.cache_folder(), "PAPERS_DATA": os.environ.get("PAPERS_DATA", "(not set)"), **result.versions()}  # fmt: skip
     report.show("installation", [{"": name, "value": str(value)} for name, value in facts.items()])
-    report.show("extras", [{"extra": name, "installed": "yes" if all(map(find_spec, modules)) else f"no: pip install -e '.[{name}]'"} for name, modules in EXTRAS.items()])
-    report.show("data", registry.table())
+    report.show(
+        "extras",
+        [
+            {"extra": name, "installed": "yes" if all(map(find_spec, modules)) else f"no: pip install -e '.[{name}]'"}
+            for name, modules in EXTRAS.items()
+        ],
+    )
+    print(f"data\n{registry.listing()}", end="")
 
 
 def clean_up(runs: Path, delete: bool) -> None:
     """Runs that failed, were interrupted or killed, and cached stages; runs in use are left alone."""
     doomed = [path.parent for path in sorted(runs.glob("*/*/**/result.json")) if is_dead(path.parent)]
     doomed += [path for path in [files.cache_folder() / "stages"] if path.exists()]
-    rows = [{"folder": str(path), "MB": round(sum(f.stat().st_size for f in path.rglob("*") if f.is_file()) / 1e6, 1)} for path in doomed]
-    if not rows:
-        print(f"nothing to clean below {runs} and {files.cache_folder()}")
-        return
-    report.show("deleted" if delete else "would be deleted", rows)
-    if delete:
-        for path in doomed:
+    for path in doomed:
+        size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file()) / 1e6
+        print(f"{'delete' if delete else 'would delete'} {path} ({size:.1f} MB)")
+        if delete:
             shutil.rmtree(path)
-    else:
+    if not doomed:
+        print(f"nothing to clean below {runs} and {files.cache_folder()}")
+    elif not delete:
         print("delete them with `papers clean --yes`")
 
 

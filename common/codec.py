@@ -60,13 +60,18 @@ def save(path: Path, value: Any) -> None:
             from safetensors.torch import save_file
 
             # a copy each: safetensors refuses tensors that share memory (tied weights)
-            tensors = {k: v.detach().cpu().clone().contiguous() if _is_torch(v) else torch.as_tensor(v) for k, v in arrays.items()}
+            tensors = {
+                k: v.detach().cpu().clone().contiguous() if _is_torch(v) else torch.as_tensor(v)
+                for k, v in arrays.items()
+            }
             save_file(tensors, scratch, metadata={"skeleton": skeleton})
         else:
             import numpy as np
             from safetensors.numpy import save_file as save_numpy
 
-            save_numpy({k: np.asarray(v, order="C") for k, v in arrays.items()}, scratch, metadata={"skeleton": skeleton})
+            save_numpy(
+                {k: np.asarray(v, order="C") for k, v in arrays.items()}, scratch, metadata={"skeleton": skeleton}
+            )
 
 
 def load(path: Path) -> Any:
@@ -82,7 +87,8 @@ def load(path: Path) -> Any:
             skeleton = json.loads(file.metadata()["skeleton"])
         framework = "pt" if '"torch"' in json.dumps(skeleton) else "np"
         with safe_open(path, framework) as file:
-            return _join(skeleton, {key: file.get_tensor(key) for key in file.keys()})
+            names = file.keys()  # a safetensors handle is not itself iterable
+            return _join(skeleton, {key: file.get_tensor(key) for key in names})
     except OSError:
         raise
     except Exception as error:

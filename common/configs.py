@@ -21,8 +21,23 @@ from common.files import digest
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-WHERE_ONLY = ("logger", "device", "threads", "paths", "resume", "launcher")  # keys that do not change what a run computes
-FLAGS = {"-h": "help", "--help": "help", "-m": "multirun", "--multirun": "multirun", "-r": "resolve", "--resolve": "resolve", "--version": "version"}
+WHERE_ONLY = (
+    "logger",
+    "device",
+    "threads",
+    "paths",
+    "resume",
+    "launcher",
+)  # keys that do not change what a run computes
+FLAGS = {
+    "-h": "help",
+    "--help": "help",
+    "-m": "multirun",
+    "--multirun": "multirun",
+    "-r": "resolve",
+    "--resolve": "resolve",
+    "--version": "version",
+}
 FLAGS_WITH_VALUE = {"-c": "cfg", "--cfg": "cfg", "-p": "package", "--package": "package"}
 
 
@@ -51,7 +66,9 @@ def parse_line(argv: Sequence[str]) -> CommandLine:
             valid = ", ".join(sorted({*FLAGS, *FLAGS_WITH_VALUE}))
             raise UserError(f"unknown flag {word!r}: the flags are {valid}; settings are written key=value")
         elif "=" not in word and not word.startswith("~"):
-            raise UserError(f"{word!r} is neither a flag nor key=value: write settings as key=value, experiments as +exp=name")
+            raise UserError(
+                f"{word!r} is neither a flag nor key=value: write settings as key=value, experiments as +exp=name"
+            )
         else:
             line.overrides.append("+" + word if word.startswith("exp=") else word)
     return line
@@ -78,9 +95,10 @@ def config_folders(paper: str) -> tuple[Path, Path]:
 
 def papers() -> list[str]:
     """The names of the papers that are here."""
-    import papers as package
-
-    return sorted(found.name for found in pkgutil.iter_modules(package.__path__) if found.ispkg)
+    spec = find_spec("papers")
+    return sorted(
+        found.name for found in pkgutil.iter_modules(spec.submodule_search_locations if spec else []) if found.ispkg
+    )
 
 
 def verbs(paper: str) -> list[str]:
@@ -107,12 +125,15 @@ def experiments(paper: str, verb: str = "train") -> list[Experiment]:
 
 
 def groups(paper: str) -> dict[str, list[str]]:
-    """Config groups of a paper and the shared ones: name -> options."""
+    """Config groups that a paper's jobs take: its own, and the shared ones that a defaults list names. Name -> options."""
+    shared, own = config_folders(paper)
+    lists = [(shared / "base.yaml").read_text(), *(path.read_text() for path in own.glob("*.yaml"))]
     found: dict[str, list[str]] = {}
-    for base in config_folders(paper):
+    for base in (shared, own):
         for path in sorted(base.rglob("*.yaml")):
-            if path.parent != base:
-                found.setdefault(path.parent.relative_to(base).as_posix(), []).append(path.stem)
+            name = path.parent.relative_to(base).as_posix()
+            if name != "." and (base == own or any(re.search(rf"^ *- {name}\b", text, flags=re.M) for text in lists)):
+                found.setdefault(name, []).append(path.stem)
     return found
 
 
@@ -124,7 +145,14 @@ def read_text(paper: str, verb: str) -> str:
 
 # ---- types of keys whose default is null -----------------------------------------------------------------------------
 
-TYPES: dict[str, tuple[type, ...]] = {"str": (str,), "int": (int,), "float": (float, int), "bool": (bool,), "list": (list,), "dict": (dict,)}
+TYPES: dict[str, tuple[type, ...]] = {
+    "str": (str,),
+    "int": (int,),
+    "float": (float, int),
+    "bool": (bool,),
+    "list": (list,),
+    "dict": (dict,),
+}
 NULL_LINE = re.compile(r"^(?P<indent> *)(?P<key>[\w-]+):(?P<value>[^#]*?)(?:#\s*(?P<comment>.*))?$")
 
 
@@ -218,7 +246,9 @@ def parse_overrides(overrides: Sequence[str]) -> list[Any]:
         try:
             parsed.append(parser.parse_override(text))
         except HydraException:
-            raise UserError(f"cannot read {text!r}: write key=value, and quote a value with spaces or any of , = {{ }} [ ] as \"key='value'\"") from None
+            raise UserError(
+                f"cannot read {text!r}: write key=value, and quote a value with spaces or any of , = {{ }} [ ] as \"key='value'\""
+            ) from None
     return parsed
 
 
@@ -235,12 +265,16 @@ def check_names(paper: str, verb: str, parsed: Iterable[Any]) -> None:
             names = [e.name for e in experiments(paper, verb)]
             for value in _values(override):
                 if value not in names:
-                    raise UserError(f"unknown experiment {value!r} of {paper} {verb}: {known('the experiments are', value, names)}")
+                    raise UserError(
+                        f"unknown experiment {value!r} of {paper} {verb}: {known('the experiments are', value, names)}"
+                    )
             if override.is_delete() or override.is_force_add():
                 raise UserError(f"{text!r}: write +exp={names[0] if names else 'name'}")
             continue
         if override.is_add() or override.is_force_add() or override.is_delete():
-            raise UserError(f"{text!r}: keys cannot be added or removed, + is for +exp only; {known('the keys are', key, _keys(paper, verb, parsed))}")
+            raise UserError(
+                f"{text!r}: keys cannot be added or removed, + is for +exp only; {known('the keys are', key, list(_keys(paper, verb, parsed)))}"
+            )
         if key in available:
             for value in _values(override):
                 if value not in available[key]:
@@ -249,10 +283,14 @@ def check_names(paper: str, verb: str, parsed: Iterable[Any]) -> None:
         if key.startswith(("hydra.", "hydra/")):
             continue
         if key == "trainer":
-            raise UserError(f"{paper} does not train with Lightning and takes no trainer=: choose the device with device=cpu or device=cuda")
+            raise UserError(
+                f"{paper} does not train with Lightning and takes no trainer=: choose the device with device=cpu or device=cuda"
+            )
         keys = _keys(paper, verb, parsed)
         if key not in keys:
-            raise UserError(f"unknown key {key!r} of {paper} {verb}: {known('the keys are', key, [k for k in keys if keys[k]] or list(keys))}")
+            raise UserError(
+                f"unknown key {key!r} of {paper} {verb}: {known('the keys are', key, [k for k in keys if keys[k]] or list(keys))}"
+            )
 
 
 def _values(override: Any) -> list[Any]:
@@ -290,7 +328,9 @@ def _check_value(paper: str, verb: str, base: DictConfig, override: Any) -> None
     from omegaconf import OmegaConf
 
     if override.is_sweep_override():
-        raise UserError(f"{override.input_line!r} is a list of values for a sweep: add -m, or write a list as {override.key_or_group}=[...]")
+        raise UserError(
+            f"{override.input_line!r} is a list of values for a sweep: add -m, or write a list as {override.key_or_group}=[...]"
+        )
     key = override.key_or_group
     if key.startswith("hydra."):
         raise UserError(f"{override.input_line!r} only acts on sweeps: add -m")

@@ -28,7 +28,16 @@ if TYPE_CHECKING:
 
 __all__ = ["Job", "Result", "Run", "experiment", "launch", "load_result"]
 
-USER_ERRNO = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.EFBIG}
+USER_ERRNO = {
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EROFS,
+    errno.EACCES,
+    errno.EPERM,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.EFBIG,
+}
 MAY_CHANGE_ON_RESUME = ("logger", "device", "threads", "paths")
 
 
@@ -38,7 +47,9 @@ class Job:
     def __init__(self, paper: str, function: Callable[[DictConfig, Run], None]):
         self.paper, self.function = paper, function
         self.verb = Path(function.__code__.co_filename).stem
-        self.module = function.__globals__["__spec__"].name if function.__globals__.get("__spec__") else function.__module__
+        self.module = (
+            function.__globals__["__spec__"].name if function.__globals__.get("__spec__") else function.__module__
+        )
         self.__doc__ = function.__doc__
 
     def __call__(self, *args: Any) -> Any:
@@ -113,10 +124,14 @@ def _resume(job: Job, folder: str, extra: Sequence[str]) -> Result:
     """Go on in the folder of an earlier run, with its verb, experiment and overrides."""
     for text in extra:
         if text.lstrip("+").partition("=")[0].split(".")[0] not in MAY_CHANGE_ON_RESUME:
-            raise UserError(f"resume= takes everything from its folder and stands alone: leave out {text!r} (only {', '.join(MAY_CHANGE_ON_RESUME)} may be added)")
+            raise UserError(
+                f"resume= takes everything from its folder and stands alone: leave out {text!r} (only {', '.join(MAY_CHANGE_ON_RESUME)} may be added)"
+            )
     before = load_result(Path(folder))
     if before.paper != job.paper:
-        raise UserError(f"{before.folder} is a run of {before.paper}, not of {job.paper}: resume it with `papers run {before.paper} resume={before.folder}`")
+        raise UserError(
+            f"{before.folder} is a run of {before.paper}, not of {job.paper}: resume it with `papers run {before.paper} resume={before.folder}`"
+        )
     if before.verb != job.verb:
         job = find_job(before.paper, before.verb)
     replaced = {text.partition("=")[0] for text in extra}
@@ -126,7 +141,9 @@ def _resume(job: Job, folder: str, extra: Sequence[str]) -> Result:
 
     now = OmegaConf.to_container(cfg, resolve=True)
     if configs.config_hash(files.plain(now)) != configs.config_hash(before.config):
-        raise UserError(f"the config of {job.paper} {job.verb} has changed since {before.folder} was started: start a new run")
+        raise UserError(
+            f"the config of {job.paper} {job.verb} has changed since {before.folder} was started: start a new run"
+        )
     if before.status == "done":
         from common import report
 
@@ -166,7 +183,9 @@ def _work(run: Run, job: Job, cfg: DictConfig, before: Result | None) -> None:
     if run.is_main:
         run.loggers = loggers.make(cfg.logger, run.dir, run.config)
     job.function(cfg, run)
-    run.claims, notes = claims.judge(claims.read(run.paper) if run.verb == "train" else [], run.experiment, run.metrics, run.timings, run.data)
+    run.claims, notes = claims.judge(
+        claims.read(run.paper) if run.verb == "train" else [], run.experiment, run.metrics, run.timings, run.data
+    )
     for note in notes:
         run.note(note)
     run.save("done")
@@ -193,16 +212,18 @@ def _prepare(run: Run, cfg: DictConfig) -> None:
     threadpool_limits(run.threads)
     torch.set_num_threads(run.threads)
     if cfg.device == "cuda" and not torch.cuda.is_available():
-        raise UserError("device=cuda, but no CUDA device is found: use device=cpu, or install a CUDA build of torch (README, Install)")
+        raise UserError(
+            "device=cuda, but no CUDA device is found: use device=cpu, or install a CUDA build of torch (README, Install)"
+        )
     run.device = "cuda" if cfg.device != "cpu" and torch.cuda.is_available() else "cpu"
     if cfg.device == "auto" and run.device == "cpu":
         run.note("device=auto: no CUDA device here, running on the CPU")
     seed = run.rng("global").seed
     random.seed(seed)
-    np.random.seed(seed % 2**32)
+    np.random.seed(seed % 2**32)  # noqa: NPY002 (for libraries that draw from it)
     torch.manual_seed(seed)
     torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # costs time and hides nothing here
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined] # costs time and hides nothing here
 
 
 def _ended_early(run: Run, error: BaseException) -> BaseException:
@@ -226,8 +247,12 @@ def as_user_error(error: BaseException) -> BaseException:
         return error
     where = f" ({error.filename})" if error.filename else ""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return UserError(f"no space left to write{where}: free some, or set paths.runs and $PAPERS_CACHE to folders with room")
-    return UserError(f"cannot use a file or folder: {error.strerror}{where}; set paths.runs, $PAPERS_CACHE or the path in question to one you can read and write")
+        return UserError(
+            f"no space left to write{where}: free some, or set paths.runs and $PAPERS_CACHE to folders with room"
+        )
+    return UserError(
+        f"cannot use a file or folder: {error.strerror}{where}; set paths.runs, $PAPERS_CACHE or the path in question to one you can read and write"
+    )
 
 
 @contextlib.contextmanager

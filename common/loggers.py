@@ -26,7 +26,7 @@ class CsvLogger:
     since a resumed run logs again what its finished stages logged."""
 
     def __init__(self, folder: Path):
-        self._file = open(folder / "metrics.csv", "w", newline="", buffering=1)
+        self._file = open(folder / "metrics.csv", "w", newline="", buffering=1)  # noqa: SIM115 (closed by close)
         self._writer = csv.writer(self._file)
         self._writer.writerow(["step", "name", "value"])
 
@@ -67,13 +67,10 @@ class WandbLogger:
     def __init__(self, folder: Path, options: Mapping[str, Any], config: Mapping[str, Any]):
         import wandb
 
-        id_file = folder / "wandb_id"
-        if not id_file.exists():
-            id_file.write_text(wandb.util.generate_id())
         self._wandb = wandb
         self._run = wandb.init(
             project=options["project"], entity=options["entity"], group=options["group"], dir=str(folder), config=dict(config),
-            id=id_file.read_text(), resume="allow", settings=wandb.Settings(silent=True),
+            id=folder.name, resume="allow", settings=wandb.Settings(silent=True),
         )  # fmt: skip
 
     def log(self, metrics: Mapping[str, float], step: int | None) -> None:
@@ -91,7 +88,11 @@ class WandbLogger:
 
 def check(options: Mapping[str, Any]) -> None:
     """Raise UserError where the chosen logger cannot work, before a job starts."""
-    if options["name"] != "wandb" or os.environ.get("WANDB_MODE") in ("offline", "disabled", "dryrun") or os.environ.get("WANDB_API_KEY"):
+    if (
+        options["name"] != "wandb"
+        or os.environ.get("WANDB_MODE") in ("offline", "disabled", "dryrun")
+        or os.environ.get("WANDB_API_KEY")
+    ):
         return
     host = urlparse(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname or ""
     try:
@@ -99,7 +100,9 @@ def check(options: Mapping[str, Any]) -> None:
     except (OSError, netrc.NetrcParseError):
         known = False
     if not known:
-        raise UserError("logger=wandb has no key: run `wandb login`, or set WANDB_MODE=offline to log without key or network")
+        raise UserError(
+            "logger=wandb has no key: run `wandb login`, or set WANDB_MODE=offline to log without key or network"
+        )
 
 
 def make(options: Mapping[str, Any], folder: Path, config: Mapping[str, Any]) -> list[Logger]:

@@ -33,7 +33,14 @@ class Service:
         self.name, self.log = name, log
         log.parent.mkdir(parents=True, exist_ok=True)
         with open(log, "ab") as output:
-            self.process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, preexec_fn=_die_with_parent, **popen)
+            self.process = subprocess.Popen(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                preexec_fn=_die_with_parent,
+                **popen,
+            )
         self._peak = 0.0
 
     @property

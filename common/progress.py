@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sized
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -20,11 +20,15 @@ class Progress:
 
     def track(self, iterable: Iterable[T], description: str, total: int | None = None) -> Iterator[T]:
         """Yield from `iterable`, showing how far it is; `total` where `len(iterable)` is not known."""
-        if total is None and hasattr(iterable, "__len__"):
+        if total is None and isinstance(iterable, Sized):
             total = len(iterable)
         if not self.enabled:
             return iter(iterable)
-        return self._bar(iterable, description, total) if sys.stderr.isatty() else self._lines(iterable, description, total)
+        return (
+            self._bar(iterable, description, total)
+            if sys.stderr.isatty()
+            else self._lines(iterable, description, total)
+        )
 
     def _bar(self, iterable: Iterable[T], description: str, total: int | None) -> Iterator[T]:
         if self._bars is None:
@@ -53,7 +57,11 @@ class Progress:
             if now - last >= EVERY:
                 last = now
                 left = f", {_clock((now - start) / done * (total - done))} left" if total else ""
-                print(f"{description}: {done}{f'/{total}' if total else ''} after {_clock(now - start)}{left}", file=sys.stderr, flush=True)
+                print(
+                    f"{description}: {done}{f'/{total}' if total else ''} after {_clock(now - start)}{left}",
+                    file=sys.stderr,
+                    flush=True,
+                )
 
     def close(self) -> None:
         if self._bars is not None:

@@ -56,7 +56,11 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     if not rows:
         return "(no rows)\n"
     columns = columns_of(rows)
-    lines = [columns, ["---"] * len(columns), *([number(row.get(c)).replace("|", "\\|") for c in columns] for row in rows)]
+    lines = [
+        columns,
+        ["---"] * len(columns),
+        *([number(row.get(c)).replace("|", "\\|") for c in columns] for row in rows),
+    ]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 

@@ -15,7 +15,18 @@ from common.errors import UserError
 from common.files import ROOT
 
 SCHEMA = 1
-PACKAGES = "torch numpy scipy hydra-core omegaconf pytorch-lightning transformers tokenizers safetensors numba".split()
+PACKAGES = (
+    "torch",
+    "numpy",
+    "scipy",
+    "hydra-core",
+    "omegaconf",
+    "pytorch-lightning",
+    "transformers",
+    "tokenizers",
+    "safetensors",
+    "numba",
+)
 
 
 @dataclass(frozen=True)
@@ -49,7 +60,9 @@ def load_result(folder: str | os.PathLike) -> Result:
     try:
         data = json.loads(path.read_text())
     except FileNotFoundError:
-        raise UserError(f"{path.parent} is not a run folder (no result.json): name one below {'{runs}/{paper}/{experiment}/'}") from None
+        raise UserError(
+            f"{path.parent} is not a run folder (no result.json): name one below {'{runs}/{paper}/{experiment}/'}"
+        ) from None
     except NotADirectoryError:
         raise UserError(f"{folder} is not a run folder: name one that holds a result.json") from None
     except ValueError as error:
@@ -64,7 +77,9 @@ def git_state() -> tuple[str | None, bool | None]:
     """(commit, dirty) of the clone, or (None, None) where git or its folder is missing."""
 
     def git(*args: str) -> str:
-        return subprocess.run(["git", "-C", ROOT, *args], capture_output=True, text=True, check=True, timeout=20).stdout.strip()
+        return subprocess.run(
+            ["git", "-C", ROOT, *args], capture_output=True, text=True, check=True, timeout=20
+        ).stdout.strip()
 
     try:
         return git("rev-parse", "HEAD"), bool(git("status", "--porcelain"))
@@ -89,11 +104,20 @@ def versions() -> dict[str, str]:
 def machine() -> dict[str, Any]:
     cpu = platform.processor() or platform.machine()
     try:
-        cpu = next(line.split(":", 1)[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name"))
+        cpu = next(
+            line.split(":", 1)[1].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if line.startswith("model name")
+        )
     except (OSError, StopIteration):
         pass
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30 if hasattr(os, "sysconf") else None
-    return {"system": f"{platform.system()} {platform.machine()}", "cpu": cpu, "cores": available_cores(), "memory_gb": memory and round(memory, 1)}
+    return {
+        "system": f"{platform.system()} {platform.machine()}",
+        "cpu": cpu,
+        "cores": available_cores(),
+        "memory_gb": memory and round(memory, 1),
+    }
 
 
 def available_cores() -> int:

@@ -19,9 +19,9 @@ class Rng:
     """
 
     def __init__(self, seed: int, *name: str | int):
-        self.name = (int(seed), *name)
+        self.root, self.name = int(seed), name
         # repr keeps ("a", 1) apart from ("a1",) and from ("a", "1")
-        self.seed = int.from_bytes(hashlib.sha256(repr(self.name).encode()).digest()[:8], "big") >> 1
+        self.seed = int.from_bytes(hashlib.sha256(repr((self.root, *self.name)).encode()).digest()[:8], "big") >> 1
 
     @cached_property
     def numpy(self) -> np.random.Generator:
@@ -38,7 +38,7 @@ class Rng:
 
     def child(self, *name: str | int) -> Rng:
         """The generator of this name extended by `name`."""
-        return Rng(*self.name, *name)
+        return Rng(self.root, *self.name, *name)
 
     def __repr__(self) -> str:
-        return f"Rng{self.name}"
+        return f"Rng{(self.root, *self.name)}"

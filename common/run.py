@@ -95,9 +95,9 @@ class Run:
 
     def table(self, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
         """Keep rows (mappings of numbers and text) as `tables[name]`, and print them when the run ends."""
-        rows = [dict(plain(row)) for row in rows]
-        self._record("table", name, rows)
-        self.tables[name] = rows
+        kept = [dict(plain(dict(row))) for row in rows]
+        self._record("table", name, kept)
+        self.tables[name] = kept
 
     def figure(self, name: str, figure: Any) -> Path:
         """Save a matplotlib figure as `figures/<name>.png` and close it. Draw outside stages: only their data is kept."""
@@ -279,7 +279,9 @@ def _flatten(metrics: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str
         if hasattr(value, "item"):
             value = value.item()  # numpy and torch scalars
         if not isinstance(value, (int, float)):
-            raise TypeError(f"metric {name!r} is a {type(value).__name__}, not a number: use run.table for rows and run.note for text")
+            raise TypeError(
+                f"metric {name!r} is a {type(value).__name__}, not a number: use run.table for rows and run.note for text"
+            )
         yield name, int(value) if isinstance(value, bool) else value
 
 
@@ -306,5 +308,7 @@ def free_folder(parent: Path) -> Path:
             os.replace(link, parent / "latest")
             return folder
     except OSError as error:
-        raise UserError(f"cannot make a run folder under {parent} ({error.strerror}): set paths.runs or $PAPERS_RUNS to a folder you can write to") from None
+        raise UserError(
+            f"cannot make a run folder under {parent} ({error.strerror}): set paths.runs or $PAPERS_RUNS to a folder you can write to"
+        ) from None
     raise UserError(f"cannot find a free run folder name under {parent}: empty it with `papers clean`")

@@ -70,7 +70,11 @@ def run(job: Job, overrides: Sequence[str]) -> int:
     configs.check_names(job.paper, job.verb, parsed)
     if any(text.startswith("resume=") for text in overrides):
         raise UserError("resume= goes on with one run: leave out -m")
-    plain = [o.input_line for o in parsed if not o.is_sweep_override() and not o.key_or_group.startswith(("hydra", "launcher"))]
+    plain = [
+        o.input_line
+        for o in parsed
+        if not o.is_sweep_override() and not o.key_or_group.startswith(("hydra", "launcher"))
+    ]
     try:
         runs = configs.compose(job.paper, job.verb, plain).paths.runs
     except UserError:  # every job will say so for itself
@@ -78,18 +82,27 @@ def run(job: Job, overrides: Sequence[str]) -> int:
     swept = [o for o in parsed if o.is_sweep_override()]
     count = len(list(itertools.product(*(o.sweep_iterator() for o in swept)))) if swept else 1
     name = configs.experiment_of(overrides).replace(",", "+")
-    parent = Path(runs).expanduser().absolute() / job.paper / name / f"sweep-{datetime.now():%Y%m%d-%H%M%S}-{os.urandom(2).hex()}"
+    parent = (
+        Path(runs).expanduser().absolute()
+        / job.paper
+        / name
+        / f"sweep-{datetime.now():%Y%m%d-%H%M%S}-{os.urandom(2).hex()}"
+    )
     try:
         parent.mkdir(parents=True)
     except OSError as error:
-        raise UserError(f"cannot make {parent} ({error.strerror}): set paths.runs or $PAPERS_RUNS to a folder you can write to") from None
+        raise UserError(
+            f"cannot make {parent} ({error.strerror}): set paths.runs or $PAPERS_RUNS to a folder you can write to"
+        ) from None
 
     quoted = str(parent).replace("'", "\\'")
     argv = ["-m", *overrides, f"hydra.sweep.dir='{quoted}'", "hydra.sweep.subdir=${hydra.job.num}", "hydra.output_subdir=null",
             "hydra/job_logging=none", "hydra/hydra_logging=none"]  # fmt: skip
     before, sys.argv = sys.argv, [sys.argv[0], *argv]
     try:
-        hydra.main(version_base="1.3", config_path=f"pkg://configs.{job.paper}", config_name=job.verb)(Task(job.paper, job.verb))()
+        hydra.main(version_base="1.3", config_path=f"pkg://configs.{job.paper}", config_name=job.verb)(
+            Task(job.paper, job.verb)
+        )()
     finally:
         sys.argv = before
         outcomes = collect(parent, count)
@@ -109,12 +122,23 @@ def collect(parent: Path, count: int) -> list[Result | None]:
     jobs: list[dict[str, Any]] = []
     values: dict[str, list[float]] = {}
     for number, outcome in enumerate(outcomes):
-        jobs.append({"job": number, "status": outcome.status if outcome else "missing", "exit_code": outcome.exit_code if outcome else 1,
-                     "overrides": outcome.overrides if outcome else None, "message": outcome.record.get("error", {}).get("message") if outcome else None})  # fmt: skip
+        job = {"job": number, "status": "missing", "exit_code": 1, "overrides": None, "message": None}
+        if outcome:
+            message = outcome.record.get("error", {}).get("message")
+            job |= {
+                "status": outcome.status,
+                "exit_code": outcome.exit_code,
+                "overrides": outcome.overrides,
+                "message": message,
+            }
+        jobs.append(job)
         if outcome and outcome.status == "done":
             for name, value in outcome.metrics.items():
                 if value is not None:
                     values.setdefault(name, []).append(value)
-    metrics = {name: {"n": len(v), "mean": statistics.fmean(v), "sd": statistics.stdev(v) if len(v) > 1 else None} for name, v in values.items()}
+    metrics = {
+        name: {"n": len(v), "mean": statistics.fmean(v), "sd": statistics.stdev(v) if len(v) > 1 else None}
+        for name, v in values.items()
+    }
     files.write_json(parent / "sweep.json", {"schema": 1, "jobs": jobs, "metrics": metrics})
     return outcomes

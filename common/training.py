@@ -28,7 +28,9 @@ class Stateful(Protocol):
     def load_state_dict(self, state: dict[str, Any], /) -> Any: ...
 
 
-def resumable(run: Run, name: str, steps: int, state: Mapping[str, Stateful], save_seconds: float = 30.0) -> Iterator[int]:
+def resumable(
+    run: Run, name: str, steps: int, state: Mapping[str, Stateful], save_seconds: float = 30.0
+) -> Iterator[int]:
     """Yield the step numbers 0 .. steps-1; after a kill, go on from the last saved step with `state` put back.
 
     state: what changes from step to step, each with `state_dict`. Anything random in a step must come from
@@ -52,7 +54,9 @@ def resumable(run: Run, name: str, steps: int, state: Mapping[str, Stateful], sa
 class _Checkpoint:
     """`<run>/checkpoints/<name>.state`: the parts' states, the next step, and what was logged on the way."""
 
-    def __init__(self, run: Run, name: str, steps: int, state: Mapping[str, Stateful], events: list, save_seconds: float):
+    def __init__(
+        self, run: Run, name: str, steps: int, state: Mapping[str, Stateful], events: list, save_seconds: float
+    ):
         self.run, self.steps, self.state, self.events, self.save_seconds = run, steps, state, events, save_seconds
         self.path: Path = run.dir / "checkpoints" / f"{name}.state"
         self.saved = time.monotonic()
@@ -70,7 +74,11 @@ class _Checkpoint:
 
     def after(self, step: int) -> None:
         """Save where it is time, the loop ends, or a signal waits; then stop if asked to."""
-        if self.run.deferred_stop is None and step + 1 < self.steps and time.monotonic() - self.saved < self.save_seconds:
+        if (
+            self.run.deferred_stop is None
+            and step + 1 < self.steps
+            and time.monotonic() - self.saved < self.save_seconds
+        ):
             return
         if self.run.is_main:
             parts = {key: part.state_dict() for key, part in self.state.items()}
@@ -129,13 +137,20 @@ def lightning_fit(module: pl.LightningModule, batch: Callable[[int], Any], steps
         chosen = dict(cfg.trainer)
         run.holding_signals += 1
         try:
-            fitted = pl.Trainer(**options | chosen | trainer, logger=_run_logger(run, first), callbacks=[Steps()], default_root_dir=str(run.dir))
+            fitted = pl.Trainer(
+                **options | chosen | trainer,
+                logger=_run_logger(run, first),
+                callbacks=[Steps()],
+                default_root_dir=str(run.dir),
+            )
             fitted.fit(module, train_dataloaders=_step_loader(batch, first, steps))
         except pl.utilities.exceptions.MisconfigurationException as error:
-            raise UserError(f"trainer={chosen}: {str(error).splitlines()[0]}; choose trainer=cpu, or devices that are here") from error
+            raise UserError(
+                f"trainer={chosen}: {str(error).splitlines()[0]}; choose trainer=cpu, or devices that are here"
+            ) from error
         finally:
             run.holding_signals -= 1
-            list(bar) if not hasattr(bar, "close") else bar.close()
+            getattr(bar, "close", lambda: None)()
 
 
 class _Optimizers:
@@ -182,7 +197,9 @@ def _share(batch: Any, part: int, world: int) -> Any:
     if isinstance(batch, (tuple, list)):
         return type(batch)(_share(value, part, world) for value in batch)
     if len(batch) % world:
-        raise ValueError(f"a joint batch of {len(batch)} does not divide over {world} processes: choose a batch size that does")
+        raise ValueError(
+            f"a joint batch of {len(batch)} does not divide over {world} processes: choose a batch size that does"
+        )
     return batch[part::world]
 
 

@@ -1,8 +1,8 @@
 """Data sets: what there is, fetch, verify.
 
-    python -m scripts.data list
-    python -m scripts.data fetch NAME ...
-    python -m scripts.data verify [NAME ...]
+python -m scripts.data list
+python -m scripts.data fetch NAME ...
+python -m scripts.data verify [NAME ...]
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from common import experiment, report
+from common import experiment
 from common.data import registry
 from common.errors import UserError
 
@@ -26,7 +26,7 @@ def main(argv: Sequence[str]) -> int:
     arguments = parser.parse_args(argv)
     try:
         if arguments.command == "list":
-            report.show("", registry.table())
+            print(registry.listing(), end="")
         elif arguments.command == "fetch":
             from common.data.download import fetch
 

@@ -25,7 +25,9 @@ def make(cfg, run: Run) -> None:
 
     corpus = stdlib.load()
     run.data["stdlib"] = corpus.record
-    tokenizer_json = run.stage("tokenizer", lambda: train_tokenizer(corpus.train, cfg.model.vocabulary), key=corpus.sha256)
+    tokenizer_json = run.stage(
+        "tokenizer", lambda: train_tokenizer(corpus.train, cfg.model.vocabulary), key=corpus.sha256
+    )
     tokenizer = wrap(tokenizer_json, cfg.model.context)
     train = text.token_stream(corpus.train.values(), tokenizer)
     test = text.chunked(text.token_stream(corpus.test.values(), tokenizer), cfg.model.context)
@@ -36,7 +38,10 @@ def make(cfg, run: Run) -> None:
     decayed = [p for p in model.parameters() if p.ndim == 2]
     others = [p for p in model.parameters() if p.ndim != 2]
     optimizer = torch.optim.AdamW(
-        [{"params": decayed, "weight_decay": cfg.weight_decay}, {"params": others, "weight_decay": 0.0}], lr=cfg.lr, betas=tuple(cfg.betas), fused=True
+        [{"params": decayed, "weight_decay": cfg.weight_decay}, {"params": others, "weight_decay": 0.0}],
+        lr=cfg.lr,
+        betas=tuple(cfg.betas),
+        fused=True,
     )
 
     def lr_factor(step: int) -> float:
@@ -45,7 +50,9 @@ def make(cfg, run: Run) -> None:
     for step in resumable(run, "train", cfg.steps, {"model": model, "optimizer": optimizer}, cfg.save_seconds):
         for group in optimizer.param_groups:
             group["lr"] = cfg.lr * lr_factor(step)
-        starts = torch.randint(len(train) - cfg.model.context, (cfg.batch_size,), generator=run.rng("batch", step).torch)
+        starts = torch.randint(
+            len(train) - cfg.model.context, (cfg.batch_size,), generator=run.rng("batch", step).torch
+        )
         batch = train[starts[:, None] + torch.arange(cfg.model.context)].to(run.device)  # (batch, context)
         with torch.autocast(run.device, torch.bfloat16, enabled=cfg.bf16):
             loss = model(input_ids=batch, labels=batch, use_cache=False).loss
@@ -80,10 +87,18 @@ def train_tokenizer(files: dict[str, str], vocabulary: int) -> str:
 
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Split(Regex(PRETOKENS), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+        [
+            pre_tokenizers.Split(Regex(PRETOKENS), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
     )
     tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(vocab_size=vocabulary, special_tokens=["<|endoftext|>"], initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary,
+        special_tokens=["<|endoftext|>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
     tokenizer.train_from_iterator(files.values(), trainer)
     return tokenizer.to_str()
 
@@ -94,7 +109,13 @@ def wrap(tokenizer_json: str, context: int):
     from transformers import PreTrainedTokenizerFast
 
     end = "<|endoftext|>"
-    return PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(tokenizer_json), bos_token=end, eos_token=end, pad_token=end, model_max_length=context)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer.from_str(tokenizer_json),
+        bos_token=end,
+        eos_token=end,
+        pad_token=end,
+        model_max_length=context,
+    )
 
 
 def build(cfg, rng, tokenizer):
@@ -114,21 +135,22 @@ def build(cfg, rng, tokenizer):
 
 def card(run: Run, cfg, corpus) -> str:
     """The model card: what it was made of, how, and how well it does."""
-    m, data = run.metrics, corpus.record
+    m, data, shape = run.metrics, corpus.record, cfg.model
     return f"""# stdlib_lm: a small language model of Python's standard library
 
-A `LlamaForCausalLM` of {m["parameters"]:,} parameters ({cfg.model.blocks} blocks, hidden {cfg.model.hidden}, feed-forward {cfg.model.feed_forward}, {cfg.model.heads} heads and
-{cfg.model.kv_heads} key/value heads, context {cfg.model.context}, tied embeddings, byte-level BPE of {cfg.model.vocabulary} tokens), stored as bf16 safetensors.
-It is the embedded default of the language papers here: large enough that quantisation, decoding and alignment show their
-effects, small enough to run anywhere. It writes the syntax and the manner of the standard library, not useful code.
+A `LlamaForCausalLM` of {m["parameters"]:,} parameters, stored as bf16 safetensors: {shape.blocks} blocks, hidden
+{shape.hidden}, feed-forward {shape.feed_forward}, {shape.heads} heads and {shape.kv_heads} key/value heads, context
+{shape.context}, tied embeddings, byte-level BPE of {shape.vocabulary} tokens. It is the embedded default of the language
+papers here: large enough that quantisation, decoding and alignment show their effects, small enough to run anywhere.
+It writes the syntax and the manner of the standard library, not useful code.
 
 | | |
 |---|---|
 | data | {data["path"]}, {len(corpus.files)} files (rule: `common/data/stdlib.py`), {m["train_tokens"]:,} training tokens |
 | data sha256 | `{corpus.sha256}` |
 | held out | {len(corpus.test)} files, sha256 of the relative path mod 20 = 0 |
-| steps | {cfg.steps} of {cfg.batch_size} x {cfg.model.context} tokens, AdamW, lr {cfg.lr}, seed {run.seed} |
-| held-out bits per byte | {m["test.bits_per_byte"]:.4f} (non-overlapping chunks of {cfg.model.context}, first token of each unscored) |
+| steps | {cfg.steps} of {cfg.batch_size} x {shape.context} tokens, AdamW, lr {cfg.lr}, seed {run.seed} |
+| held-out bits per byte | {m["test.bits_per_byte"]:.4f} (non-overlapping chunks of {shape.context}, first token of each unscored) |
 | held-out perplexity | {m["test.perplexity"]:.3f} per token |
 | command | `python -m scripts.make_stdlib_lm {" ".join(run.overrides)}` |
 | made with | {", ".join(f"{k} {v}" for k, v in result_versions(run).items())} |
@@ -151,7 +173,10 @@ def curve(run: Run):
     with open(run.dir / "metrics.csv", newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["step"]]
     figure, axis = plt.subplots(figsize=(6, 3.5))
-    for name, label in (("train.loss", "training loss (nats per token)"), ("test.bits_per_byte_part", "held-out bits per byte")):
+    for name, label in (
+        ("train.loss", "training loss (nats per token)"),
+        ("test.bits_per_byte_part", "held-out bits per byte"),
+    ):
         points = [(int(row["step"]), float(row["value"])) for row in rows if row["name"] == name]
         axis.plot(*zip(*points, strict=True), label=label)
     axis.set_xlabel("step")

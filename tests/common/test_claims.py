@@ -6,17 +6,34 @@ import pytest
 
 from common import claims
 
-BASE = {"id": "A", "statement": "s", "source": "sec. 1", "provenance": "derived", "metric": "m", "op": "<=", "threshold": 1}
+BASE = {
+    "id": "A",
+    "statement": "s",
+    "source": "sec. 1",
+    "provenance": "derived",
+    "metric": "m",
+    "op": "<=",
+    "threshold": 1,
+}
 
 
 def judge(value, **changes):
-    (claim,), notes = claims.judge(claims.validate([BASE | changes], Path("x")), "ci", {} if value == "missing" else {"m": value}, {"m": 7.0}, {})
+    (claim,), notes = claims.judge(
+        claims.validate([BASE | changes], Path("x")), "ci", {} if value == "missing" else {"m": value}, {"m": 7.0}, {}
+    )
     return claim["holds"], claim["value"], notes
 
 
 @pytest.mark.parametrize(
     ("value", "op", "threshold", "holds"),
-    [(1, "<=", 1, True), (1, "<", 1, False), (1, ">=", 1, True), (1, ">", 1, False), (1, "in", [0, 1], True), (2, "in", [0, 1], False)],
+    [
+        (1, "<=", 1, True),
+        (1, "<", 1, False),
+        (1, ">=", 1, True),
+        (1, ">", 1, False),
+        (1, "in", [0, 1], True),
+        (2, "in", [0, 1], False),
+    ],
 )
 def test_comparisons(value, op, threshold, holds):
     assert judge(value, op=op, threshold=threshold)[0] is holds
@@ -38,7 +55,9 @@ def test_requirements_not_met_leave_the_claim_open():
     assert (holds, value) == (None, None)
     assert "stdlib@abcd1234" in notes[0]
     used = {"stdlib": {"source": "package", "path": "", "sha256": "abcd1234ff"}}
-    (claim,), _ = claims.judge(claims.validate([BASE | {"requires": ["stdlib@abcd1234"]}], Path("x")), "ci", {"m": 0.5}, {}, used)
+    (claim,), _ = claims.judge(
+        claims.validate([BASE | {"requires": ["stdlib@abcd1234"]}], Path("x")), "ci", {"m": 0.5}, {}, used
+    )
     assert claim["holds"] is True
 
 

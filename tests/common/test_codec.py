@@ -13,7 +13,14 @@ leaves = st.one_of(
     st.lists(st.floats(width=32), max_size=4).map(lambda v: np.array(v, dtype=np.float32)),
     st.lists(st.integers(-100, 100), max_size=4).map(lambda v: torch.tensor(v, dtype=torch.int64)),
 )  # fmt: skip
-values = st.recursive(leaves, lambda inner: st.one_of(st.lists(inner, max_size=3), st.lists(inner, max_size=3).map(tuple), st.dictionaries(st.one_of(st.text(max_size=5), st.integers()), inner, max_size=3)), max_leaves=8)  # fmt: skip
+keys = st.one_of(st.text(max_size=5), st.integers())
+values = st.recursive(
+    leaves,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.lists(inner, max_size=3).map(tuple), st.dictionaries(keys, inner, max_size=3)
+    ),
+    max_leaves=8,
+)
 
 
 def equal(a, b) -> bool:

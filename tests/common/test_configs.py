@@ -58,7 +58,11 @@ def test_values_of_the_wrong_type_are_refused_by_name(toy_paper, text):
 
 
 def test_right_types_compose(toy_paper):
-    cfg = configs.compose("toy", "train", ["+exp=smoke", "lr=1", "label=abc", "count=3", "sizes=[5]", "part={width:9}", "logger=tensorboard"])
+    cfg = configs.compose(
+        "toy",
+        "train",
+        ["+exp=smoke", "lr=1", "label=abc", "count=3", "sizes=[5]", "part={width:9}", "logger=tensorboard"],
+    )
     assert (cfg.lr, cfg.label, cfg.count, cfg.sizes, cfg.part.width, cfg.part.name) == (1, "abc", 3, [5], 9, "a")
     assert cfg.logger.name == "tensorboard"
     assert cfg.steps == 15

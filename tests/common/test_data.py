@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from typing import ClassVar
 
 import pytest
 
@@ -21,7 +22,9 @@ SHA = hashlib.sha256(CONTENT).hexdigest()
 
 
 def make_entry(url=None, sha=SHA, **options):
-    return Entry("thing", "A thing", "MIT", ("things/thing.bin", "thing.bin"), (File("", sha, len(CONTENT), url),), **options)
+    return Entry(
+        "thing", "A thing", "MIT", ("things/thing.bin", "thing.bin"), (File("", sha, len(CONTENT), url),), **options
+    )
 
 
 @pytest.fixture
@@ -91,7 +94,9 @@ def test_registry_is_well_formed():
         assert entry.paths, name
         for file in entry.files:
             assert file.sha256 == "" or len(file.sha256) == 64, name
-            assert file.url is None or (file.url.startswith("https://") and file.sha256), f"{name}: an address needs https and a checksum"
+            assert file.url is None or (file.url.startswith("https://") and file.sha256), (
+                f"{name}: an address needs https and a checksum"
+            )
         assert entry.how or all(file.url for file in entry.files), f"{name}: say how to get it"
 
 
@@ -105,8 +110,7 @@ def test_mirror_files_verify():
 
 
 class Server(http.server.BaseHTTPRequestHandler):
-    ranges: bool = True
-    seen: list = []
+    seen: ClassVar[list] = []
 
     def do_GET(self):
         Server.seen.append((self.path, self.headers.get("Range")))
@@ -173,7 +177,9 @@ def test_changed_content_is_refused_and_dropped(server, tmp_path):
     assert list((tmp_path / "cache" / "data" / "things").iterdir()) == []
 
 
-@pytest.mark.parametrize(("path", "message"), [("missing", "404"), ("elsewhere", "another host"), ("silent", "sent nothing|cannot reach")])
+@pytest.mark.parametrize(
+    ("path", "message"), [("missing", "404"), ("elsewhere", "another host"), ("silent", "sent nothing|cannot reach")]
+)
 def test_each_refusal_is_one_sentence(server, path, message):
     with pytest.raises(UserError, match=message) as caught:
         download.fetch(make_entry(f"{server}/{path}"), timeout=0.5)
@@ -210,7 +216,14 @@ def test_nothing_is_downloaded_unasked(server, thing):
 
 def test_data_command_lists_and_verifies(tmp_path):
     def data(*words):
-        return subprocess.run([sys.executable, "-m", "scripts.data", *words], capture_output=True, text=True, cwd=ROOT, timeout=60, env={**os.environ, "PAPERS_DATA": ""})
+        return subprocess.run(
+            [sys.executable, "-m", "scripts.data", *words],
+            capture_output=True,
+            text=True,
+            cwd=ROOT,
+            timeout=60,
+            env={**os.environ, "PAPERS_DATA": ""},
+        )
 
     assert "wikitext2_test" in data("list").stdout
     refused = data("verify", "llama2_7b")

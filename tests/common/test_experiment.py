@@ -19,7 +19,9 @@ COMMAND = [sys.executable, "-m", "tests.common.toy"]
 
 def command(*words, **options):
     """Run the toy paper's command line in a process of its own."""
-    return subprocess.run([*COMMAND, *words], capture_output=True, text=True, cwd=options.pop("cwd", ROOT), timeout=120, **options)
+    return subprocess.run(
+        [*COMMAND, *words], capture_output=True, text=True, cwd=options.pop("cwd", ROOT), timeout=120, **options
+    )
 
 
 def strip(result):
@@ -90,7 +92,9 @@ def test_command_prints_the_result_last_and_refuses_in_one_line(tmp_path):
 
 def test_full_output_device_is_said_plainly(tmp_path):
     with open("/dev/full", "w") as full:
-        process = subprocess.run([*COMMAND, "+exp=smoke"], stdout=full, stderr=subprocess.PIPE, text=True, cwd=ROOT, timeout=120)
+        process = subprocess.run(
+            [*COMMAND, "+exp=smoke"], stdout=full, stderr=subprocess.PIPE, text=True, cwd=ROOT, timeout=120
+        )
     assert process.returncode == 2
     assert "error:" in process.stderr
     assert "Traceback" not in process.stderr
@@ -105,7 +109,13 @@ def test_run_folder_below_a_file_is_refused(toy_paper, tmp_path):
 
 def start_and_kill(tmp_path, when, how=signal.SIGKILL, words=("steps=40", "sleep=0.05")):
     """Start the toy job, stop it when `when(folder)` is true, and return its folder."""
-    process = subprocess.Popen([*COMMAND, *words], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ, "PAPERS_RUNS": str(tmp_path / "killed")})
+    process = subprocess.Popen(
+        [*COMMAND, *words],
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "PAPERS_RUNS": str(tmp_path / "killed")},
+    )
     parent = tmp_path / "killed" / "toy" / "default"
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and process.poll() is None:
@@ -168,7 +178,11 @@ def test_resume_refuses_what_is_foreign(toy_paper, tmp_path):
     result = launch("toy")
     path = result.folder / "result.json"
     whole = path.read_text()
-    for change, message in [({"paper": "other"}, "other"), ({"schema": 99}, "schema"), ({"config": {"steps": 7}}, "config")]:
+    for change, message in [
+        ({"paper": "other"}, "other"),
+        ({"schema": 99}, "schema"),
+        ({"config": {"steps": 7}}, "config"),
+    ]:
         path.write_text(json.dumps(json.loads(whole) | change))
         with pytest.raises(UserError, match=message):
             launch("toy", [f"resume={result.folder}"])

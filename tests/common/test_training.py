@@ -34,7 +34,9 @@ class Net(pl.LightningModule):
 
     def configure_optimizers(self):
         optimizer = torch.optim.Adam(self.parameters(), lr=0.01)
-        return [optimizer], [{"scheduler": torch.optim.lr_scheduler.LinearLR(optimizer, total_iters=20), "interval": "step"}]
+        return [optimizer], [
+            {"scheduler": torch.optim.lr_scheduler.LinearLR(optimizer, total_iters=20), "interval": "step"}
+        ]
 
 
 def make_run(folder) -> Run:

@@ -1,0 +1,113 @@
+"""What a job may do with its run."""
+
+import math
+import os
+import sys
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from common.rng import Rng
+from common.run import Run
+
+
+@pytest.fixture
+def run(tmp_path):
+    return Run(tmp_path, paper="toy")
+
+
+def test_generators_depend_on_seed_and_name_alone():
+    first = Rng(0, "a", 1).numpy.normal(size=3)
+    Rng(0, "b").numpy.normal()
+    assert np.array_equal(first, Rng(0, "a", 1).numpy.normal(size=3))
+    others = [Rng(1, "a", 1), Rng(0, "a", 2), Rng(0, "a1"), Rng(0, "a", "1"), Rng(0, "a")]
+    assert len({rng.seed for rng in [Rng(0, "a", 1), *others]}) == 6
+    assert torch.equal(torch.rand(2, generator=Rng(0, "t").torch), torch.rand(2, generator=Rng(0, "t").torch))
+    assert Rng(0, "a").child(1).seed == Rng(0, "a", 1).seed
+
+
+def test_metrics_are_numbers_with_dotted_names(run):
+    run.log({"a": {"b": np.float32(0.5), "c": torch.tensor(2)}, "d": True})
+    assert run.metrics == {"a.b": 0.5, "a.c": 2, "d": 1}
+    assert all(type(v) in (int, float) for v in run.metrics.values())
+    with pytest.raises(TypeError, match="not a number"):
+        run.log({"name": "text"})
+
+
+def test_record_is_strict_json_with_null_for_nan(run):
+    run.log({"bad": math.nan, "huge": math.inf})
+    run.save("done")
+    text = (run.dir / "result.json").read_text()
+    assert '"bad": null' in text
+    assert '"huge": null' in text
+
+
+def test_figures_are_saved_and_closed(run):
+    import matplotlib.pyplot as plt
+
+    figure, axis = plt.subplots()
+    axis.plot([1, 2])
+    path = run.figure("curve", figure)
+    assert path.read_bytes().startswith(b"\x89PNG")
+    assert run.figures == ["figures/curve.png"]
+    assert not plt.fignum_exists(figure.number)
+
+
+@pytest.mark.parametrize("name", ["../up", "", "a/b", ".hidden", "sp ace"])
+def test_names_become_files_only_where_they_can(run, name):
+    with pytest.raises(ValueError, match="cannot name a file"):
+        run.stage(name, lambda: 1)
+
+
+def test_stage_key_decides_what_is_reused(run):
+    calls = []
+
+    def count() -> int:
+        calls.append(1)
+        return len(calls)
+
+    assert [run.stage("s", count, key=k) for k in ("a", "a", "b", "a")] == [1, 1, 2, 1]
+
+
+def test_shared_stage_needs_a_key(run):
+    with pytest.raises(ValueError, match="give a key"):
+        run.stage("s", lambda: 1, shared=True)
+
+
+def test_stage_that_fails_leaves_nothing(run):
+    def fail() -> int:
+        run.log({"half": 1})
+        raise KeyError
+
+    with pytest.raises(KeyError):
+        run.stage("s", fail)
+    assert not list(run.dir.rglob("*.stage"))
+
+
+def test_services_log_to_the_run_and_die_with_it(run):
+    service = run.spawn("sleeper", [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)"])
+    deadline = time.monotonic() + 30
+    while not (run.dir / "sleeper.log").read_text() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert service.peak_rss_mb > 1
+    assert run.record("running")["peak_rss_mb"] > service.peak_rss_mb
+    run.close()
+    assert service.process.poll() is not None
+
+
+def test_progress_yields_everything_with_and_without_a_terminal(run, capsys):
+    assert list(run.progress(range(3), "x")) == [0, 1, 2]
+    assert list(run.progress((i for i in range(3)), "x", total=3)) == [0, 1, 2]
+
+
+def test_atomic_write_leaves_the_old_file_when_it_fails(tmp_path):
+    from common import files
+
+    files.write_atomic(tmp_path / "x", "old")
+    with pytest.raises(RuntimeError), files.atomic_path(tmp_path / "x") as scratch:
+        scratch.write_text("new")
+        raise RuntimeError
+    assert (tmp_path / "x").read_text() == "old"
+    assert os.listdir(tmp_path) == ["x"]

@@ -1,0 +1,185 @@
+"""What holds the house up: the direction of imports, the shape of a paper, configs that compose, commands that exist."""
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from common import claims, configs, experiment
+from common.files import ROOT
+
+PAPERS = sorted(path.parent.name for path in (ROOT / "papers").glob("*/train.py"))
+SOURCES = sorted(path for folder in ("papers", "common", "scripts") for path in (ROOT / folder).rglob("*.py"))
+YAMLS = sorted((ROOT / "configs").rglob("*.yaml"))
+JOBS = [(paper, path.stem) for paper in PAPERS for path in sorted((ROOT / "configs" / paper).glob("*.yaml"))]
+EXPERIMENTS = [(paper, verb, e.name) for paper, verb in JOBS for e in configs.experiments(paper, verb)]
+
+
+def imported(path: Path) -> set[str]:
+    """The modules that a file imports, in any scope."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return found
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_imports_run_from_papers_to_common_to_libraries(path):
+    parts = path.relative_to(ROOT).parts
+    for module in imported(path):
+        first, _, rest = module.partition(".")
+        if parts[0] == "common":
+            assert first not in ("papers", "scripts", "tests"), f"{path} imports {module}"
+        if parts[0] == "papers":
+            assert first not in ("scripts", "tests"), f"{path} imports {module}"
+            if first == "papers" and rest and len(parts) > 2:
+                assert rest.split(".")[0] == parts[1], f"{path} imports another paper: {module}"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_nothing_is_unpickled(path):
+    tree = ast.parse(path.read_text())
+    assert not imported(path) & {"pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        text = ast.unparse(node.func)
+        options = {k.arg: ast.unparse(k.value) for k in node.keywords}
+        if text == "torch.load":
+            assert options.get("weights_only") == "True", f"{path}:{node.lineno}"
+        if text in ("np.load", "numpy.load"):
+            assert options.get("allow_pickle", "False") == "False", f"{path}:{node.lineno}"
+        assert text not in ("eval", "exec", "pd.read_pickle", "yaml.load", "yaml.unsafe_load"), f"{path}:{node.lineno}"
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_a_paper_has_its_parts(paper):
+    for part in (f"papers/{paper}/README.md", f"papers/{paper}/claims.yaml", f"configs/{paper}/train.yaml"):
+        assert (ROOT / part).is_file(), part
+    assert list((ROOT / "tests" / "papers" / paper).glob("test_*.py")), f"tests/papers/{paper}"
+    assert {"smoke", "ci"} <= {e.name for e in configs.experiments(paper)}
+    for _, verb in [job for job in JOBS if job[0] == paper]:
+        assert (ROOT / "papers" / paper / f"{verb}.py").is_file(), f"config without a job: {verb}"
+    assert re.match(
+        r".+[:(].+", ast.get_docstring(ast.parse((ROOT / "papers" / paper / "__init__.py").read_text())) or ""
+    ), "title: citation"
+
+
+@pytest.mark.parametrize(("paper", "verb"), [*JOBS, ("stdlib_lm", "make_stdlib_lm")])
+def test_every_job_composes(paper, verb):
+    assert configs.compose(paper, verb).seed == 0
+
+
+@pytest.mark.parametrize(("paper", "verb", "name"), EXPERIMENTS)
+def test_every_experiment_composes_has_a_line_and_invents_no_key(paper, verb, name):
+    from omegaconf import OmegaConf
+
+    described = next(e for e in configs.experiments(paper, verb) if e.name == name)
+    assert described.title, "the first comment of the file is shown by --help"
+    base = OmegaConf.to_container(configs._compose(paper, verb, []), resolve=False)
+    changed = OmegaConf.to_container(configs.compose(paper, verb, [f"+exp={name}"]), resolve=False)
+    own = yaml.safe_load((ROOT / "configs" / paper / "exp" / f"{name}.yaml").read_text()) or {}
+
+    def known(part: dict, within: dict, where: str) -> None:
+        for key, value in part.items():
+            assert key in within, f"{name}: {where}{key} is not a key of {verb}"
+            if isinstance(value, dict) and isinstance(within[key], dict) and within[key]:
+                known(value, within[key], f"{where}{key}.")
+
+    known({k: v for k, v in own.items() if k not in ("defaults", "hydra")}, changed if "defaults" in own else base, "")
+
+
+@pytest.mark.parametrize("path", YAMLS, ids=lambda p: str(p.relative_to(ROOT)))
+def test_configs_begin_with_a_comment_and_declare_their_nulls(path):
+    text = path.read_text()
+    assert text.startswith("#"), "say what this config is"
+    assert [key for key, kind in configs.null_types(path) if not kind] == [], (
+        "null defaults declare their type: `key: null  # str: ...`"
+    )
+    for folder in path.parents:
+        if folder == ROOT:
+            break
+        assert (folder / "__init__.py").is_file(), f"{folder} is not a package"
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_claims_are_well_formed_and_judged_somewhere(paper):
+    names = {e.name for e in configs.experiments(paper)} | {"default", "bench"}
+    for claim in claims.read(paper):
+        assert set(claim["experiments"]) <= names, claim["id"]
+
+
+COMMAND = re.compile(r"(?:python3? -m|bin/python -m) (papers\.\w+\.\w+|scripts\.\w+)((?: +[^\s#`|&;]+)*)")
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "papers").glob("*/README.md")])
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: str(p.relative_to(ROOT)))
+def test_commands_in_documents_exist(path):
+    for module, words in COMMAND.findall(path.read_text()):
+        kind, name, *rest = module.split(".")
+        assert (ROOT / f"{module.replace('.', '/')}.py").is_file(), f"{path}: {module}"
+        if kind == "papers":
+            line = configs.parse_line([w for w in words.split() if "..." not in w and "<" not in w])
+            configs.check_names(name, rest[0], configs.parse_overrides(line.overrides))
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_help_is_light(paper):
+    code = (
+        f"import sys; sys.argv = ['x']; from papers.{paper} import train; from common import experiment; "
+        "experiment.main(train.train, ['--help']); "
+        "print([m for m in ('torch', 'pytorch_lightning', 'transformers', 'hydra', 'numpy') if m in sys.modules])"
+    )
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=60)
+    assert process.stdout.splitlines()[-1] == "[]", process.stdout + process.stderr
+
+
+@pytest.mark.parametrize("foreign", ["common", "configs"])
+def test_a_foreign_package_in_the_current_folder_is_refused(tmp_path, foreign):
+    (tmp_path / foreign).mkdir()
+    (tmp_path / foreign / "__init__.py").write_text("")
+    environment = {**os.environ, "PYTHONPATH": ""}
+    module = subprocess.run(
+        [sys.executable, "-m", "papers.quip_sharp.train", "--help"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=environment,
+        timeout=60,
+    )
+    assert module.returncode == 2, module.stderr
+    assert foreign in module.stderr
+    assert module.stderr.count("\n") == 1
+    script = Path(sys.executable).with_name("papers")
+    if script.exists():
+        assert (
+            subprocess.run(
+                [script, "run", "quip_sharp", "--help"], capture_output=True, cwd=tmp_path, env=environment, timeout=60
+            ).returncode
+            == 0
+        )
+
+
+def test_every_job_is_found_by_name():
+    for paper, verb in JOBS:
+        assert experiment.find_job(paper, verb).paper == paper
+
+
+def test_the_project_names_no_index_host():
+    hosts = (
+        "pypi" + ".org",
+        "pythonhosted" + ".org",
+        "npmjs" + ".com",
+        "download.pytorch" + ".org",
+        "anaconda" + ".com",
+    )
+    for path in [*SOURCES, *YAMLS, *DOCUMENTS, ROOT / "pyproject.toml", ROOT / "Makefile", ROOT / "constraints.txt"]:
+        assert not any(host in path.read_text() for host in hosts), path
