@@ -1,0 +1,201 @@
+"""In-context prompts: labelled examples of a linear task on a finite set of features (the paper's data model).
+
+A prompt is N examples (x_i, y_i = <w, x_i>) and a query x_q. Every x is one of K orthonormal features v_1 .. v_K, drawn with
+frequencies p; w is drawn afresh for each prompt with E[w] = 0, E[w w'] = I. Switches leave the paper's model: Gaussian x,
+label and feature noise, coherent features, a finite set of tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+TASK_LAWS = ("gaussian", "rademacher", "sphere")
+
+
+class Prompts(NamedTuple):
+    """A batch of prompts. feat and feat_q are -1 where x is not drawn from a finite set."""
+
+    x: Tensor  # (B, N, d)
+    y: Tensor  # (B, N)
+    x_q: Tensor  # (B, d)
+    y_q: Tensor  # (B,)
+    feat: Tensor  # (B, N) int64
+    feat_q: Tensor  # (B,) int64
+
+
+# ---- frequencies p ---------------------------------------------------------------------------------------------------
+
+
+def check_frequencies(p: ArrayLike) -> NDArray:
+    """p as a (K,) float array. Raises ValueError unless it is a law on at least two features."""
+    p = np.asarray(p, float)
+    if p.ndim != 1 or len(p) < 2:
+        raise ValueError(f"p has shape {p.shape}: give one frequency for each of at least two features")
+    if not np.isfinite(p).all() or (p <= 0).any():
+        raise ValueError("p must be positive: leave out features that never occur")
+    if abs(p.sum() - 1) > 1e-9:
+        raise ValueError(f"p sums to {p.sum():.6g}, not to one")
+    return p
+
+
+def frequencies(
+    kind: str, K: int, p1: float = 0.5, n_dominant: int = 1, s: float = 1.0, p: Sequence[float] | None = None
+) -> NDArray:
+    """The law of features. kind: balanced | dominant (feature 1 has p1) | two_level (n_dominant features share p1) |
+    zipf (p_k ~ k^-s) | given (p itself). Returns (K,). Raises ValueError for anything that is not a law on K features.
+    """
+    if K < 2:
+        raise ValueError(f"K is {K}: at least two features are needed")
+    if kind == "balanced":
+        return np.full(K, 1 / K)
+    if kind in ("dominant", "two_level"):
+        n = 1 if kind == "dominant" else n_dominant
+        if not 0 < p1 < 1:
+            raise ValueError(f"p1 is {p1}: it must lie strictly between 0 and 1")
+        if not 1 <= n < K:
+            raise ValueError(f"n_dominant is {n}: it must lie between 1 and K - 1 = {K - 1}")
+        return np.concatenate([np.full(n, p1 / n), np.full(K - n, (1 - p1) / (K - n))])
+    if kind == "zipf":
+        weights = np.arange(1, K + 1, dtype=float) ** -s
+        return weights / weights.sum()
+    if kind == "given":
+        if p is None or len(p) != K:
+            raise ValueError(f"p has {0 if p is None else len(p)} entries for K = {K} features")
+        return check_frequencies(p)
+    raise ValueError(f"kind is {kind!r}: use balanced, dominant, two_level, zipf or given")
+
+
+# ---- features V and tasks w ------------------------------------------------------------------------------------------
+
+
+def check_orthonormal(V: Tensor, name: str = "features") -> None:
+    """Raise ValueError unless the columns of V (d, K) are orthonormal."""
+    gap = (V.mT @ V - torch.eye(V.shape[1], dtype=V.dtype, device=V.device)).abs().max()
+    if not gap < 1e-6:
+        raise ValueError(
+            f"{name} must be orthonormal (largest |<v_i, v_j> - 1[i = j]| is {gap:.3g}): orthogonalise them, with torch.linalg.qr say"
+        )
+
+
+def make_features(
+    d: int, K: int, kind: str = "standard", generator: torch.Generator | None = None, coherence: float = 0.0
+) -> Tensor:
+    """V (d, K) float64 with unit columns. kind: standard (first K unit vectors) | random_orthogonal.
+
+    coherence mu in [0, 1): the inner product of every two features; only mu = 0 is the paper's model.
+    Raises ValueError where K > d or an argument is out of range.
+    """
+    if not 1 <= K <= d:
+        raise ValueError(f"K is {K} and d is {d}: orthonormal features need 1 <= K <= d")
+    if not 0 <= coherence < 1:
+        raise ValueError(f"coherence is {coherence}: it must lie in [0, 1)")
+    if kind == "standard":
+        V = torch.eye(d, K, dtype=torch.float64)
+    elif kind == "random_orthogonal":
+        normal = torch.randn(d, K, dtype=torch.float64, generator=generator)
+        V, R = torch.linalg.qr(normal)
+        V = V * R.diagonal().sign()  # without it the law is not uniform
+    else:
+        raise ValueError(f"kind is {kind!r}: use standard or random_orthogonal")
+    if coherence:
+        gram = torch.full((K, K), coherence, dtype=torch.float64).fill_diagonal_(1.0)
+        values, vectors = torch.linalg.eigh(gram)
+        V = V @ (vectors * values.sqrt()) @ vectors.mT  # V G^{1/2}: its Gram matrix is G
+    return V
+
+
+def draw_tasks(law: str, B: int, d: int, generator: torch.Generator) -> Tensor:
+    """w (B, d) float64 with E[w] = 0 and E[w w'] = I. law: gaussian | rademacher | sphere (of radius sqrt d)."""
+    if law == "rademacher":
+        return torch.randint(0, 2, (B, d), generator=generator).double() * 2 - 1
+    w = torch.randn(B, d, dtype=torch.float64, generator=generator)
+    if law == "gaussian":
+        return w
+    if law == "sphere":
+        return w * (d**0.5 / w.norm(dim=1, keepdim=True))
+    raise ValueError(f"law is {law!r}: use {', '.join(TASK_LAWS)}")
+
+
+def exact_tasks(d: int) -> Tensor:
+    """The d vectors sqrt(d) e_j: a mean over them is exact for anything quadratic in w, since mean w w' = I. (d, d)."""
+    return d**0.5 * torch.eye(d, dtype=torch.float64)
+
+
+# ---- prompts ---------------------------------------------------------------------------------------------------------
+
+
+def sample_prompts(B: int, N: int, p: ArrayLike, V: Tensor, generator: torch.Generator, *, law: str = "gaussian", tasks: Tensor | None = None,
+                   feat_q: Tensor | None = None, label_noise: float = 0.0, feature_noise: float = 0.0, gaussian_x: bool = False) -> Prompts:  # fmt: skip
+    """B prompts of N examples. p (K,), V (d, K).
+
+    tasks: (M, d), w is one of these rows in place of a draw from `law`. feat_q: (B,) the queries' features where they are
+    not to be drawn (stratified queries). label_noise, feature_noise: standard deviations. gaussian_x: x ~ N(0, I_d) in
+    place of features. The queries' labels carry no noise. Raises ValueError for arguments that do not fit.
+    """
+    p = check_frequencies(p)
+    d, K = V.shape
+    if N < 1:
+        raise ValueError(f"N is {N}: a prompt needs at least one example")
+    if len(p) != K:
+        raise ValueError(f"p has {len(p)} entries for K = {K} features")
+    if gaussian_x:
+        x = torch.randn(B, N + 1, d, dtype=torch.float64, generator=generator)
+        feat = torch.full((B, N + 1), -1)
+    else:
+        edges = torch.as_tensor(np.cumsum(p)[:-1])
+        feat = torch.searchsorted(
+            edges, torch.rand(B, N + 1, dtype=torch.float64, generator=generator), right=True
+        )  # multinomial, at any size
+        if feat_q is not None:
+            feat = torch.cat([feat[:, :N], feat_q[:, None]], dim=1)
+        x = V.mT[feat]  # (B, N + 1, d)
+    if feature_noise:
+        x = x + feature_noise * torch.randn(x.shape, dtype=torch.float64, generator=generator)
+    if tasks is None:
+        w = draw_tasks(law, B, d, generator)
+    else:
+        w = tasks[torch.randint(len(tasks), (B,), generator=generator)]
+    y = torch.einsum("bnd,bd->bn", x, w)  # (B, N + 1)
+    examples = (
+        y[:, :N] + label_noise * torch.randn(B, N, dtype=torch.float64, generator=generator)
+        if label_noise
+        else y[:, :N]
+    )
+    return Prompts(x[:, :N], examples, x[:, N], y[:, N], feat[:, :N], feat[:, N])
+
+
+def save_prompts(path: str | Path, prompts: Prompts) -> None:
+    """Write prompts as .npz with the arrays x, y, x_q, y_q, feat, feat_q."""
+    np.savez_compressed(path, **{name: value.numpy() for name, value in prompts._asdict().items()})
+
+
+def load_prompts(path: str | Path) -> Prompts:
+    """Read what `save_prompts` wrote, or any .npz with x (B, N, d), y (B, N), x_q (B, d), y_q (B,); feat and feat_q may lack.
+
+    Raises ValueError where the file is not such an archive.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            arrays = {name: np.asarray(archive[name]) for name in archive.files}
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path} cannot be read as .npz: {error}") from None
+    if missing := [name for name in ("x", "y", "x_q", "y_q") if name not in arrays]:
+        raise ValueError(f"{path} lacks the array {missing[0]}: x, y, x_q and y_q are needed")
+    x = arrays["x"]
+    if x.ndim != 3 or x.shape[1] < 1:
+        raise ValueError(f"{path}: x has shape {x.shape}, expected (B, N, d) with N >= 1")
+    B, N, d = x.shape
+    arrays.setdefault("feat", np.full((B, N), -1))
+    arrays.setdefault("feat_q", np.full(B, -1))
+    for name, shape in {"y": (B, N), "x_q": (B, d), "y_q": (B,), "feat": (B, N), "feat_q": (B,)}.items():
+        if arrays[name].shape != shape:
+            raise ValueError(f"{path}: {name} has shape {arrays[name].shape}, expected {shape} to go with x")
+    floats = [torch.as_tensor(arrays[name], dtype=torch.float64) for name in ("x", "y", "x_q", "y_q")]
+    return Prompts(*floats, *(torch.as_tensor(arrays[name], dtype=torch.int64) for name in ("feat", "feat_q")))

@@ -1,0 +1,95 @@
+"""Gradient descent on the population loss, in feature coordinates: Qf <- Qf - lr dL/dQf from Qf = 0, everything watched."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.run import Run
+from common.training import resumable
+from papers.softmax_icl.population import count_law, descent_direction
+from papers.softmax_icl.trajectory import Trajectory
+
+WATCHED = ("A", "B1", "Bo", "alpha", "beta1", "loss")
+
+
+class Descent:
+    """Full-batch gradient descent with fresh count vectors for every step, and what was seen on the way.
+
+    p (K,); mode and samples as for `population_gradient`; query_weights (K,): the queries' law in the loss where it is not p
+    (class-balanced queries). Feature 1 is the one whose influence B_{k,1} is watched; for query 1 it is the mean of the others.
+    """
+
+    def __init__(
+        self,
+        p: NDArray,
+        N: int,
+        lr: float,
+        mode: str = "counts_mc",
+        samples: int | None = None,
+        query_weights: NDArray | None = None,
+    ):
+        self.p, self.N, self.lr, self.mode, self.samples = p, N, lr, mode, samples
+        self.scale = np.ones_like(p) if query_weights is None else query_weights / p
+        self.Qf = np.zeros((len(p), len(p)))
+        self.times: list[float] = []
+        self.watched: dict[str, list[NDArray]] = {name: [] for name in WATCHED}
+        self.snapshots: list[tuple[float, NDArray]] = []
+
+    def direction(self, rng: np.random.Generator | None) -> tuple[NDArray, NDArray]:
+        """(-dL/dQf (K, K), L_k (K,)) at Qf, on counts drawn from rng."""
+        direction, L_k = descent_direction(self.Qf, self.p, *count_law(self.p, self.N, self.mode, self.samples, rng))
+        if not np.isfinite(direction).all():
+            raise ValueError(f"gradient descent diverged: lr is {self.lr}, make it smaller")
+        return direction * self.scale, L_k
+
+    def watch(self, t: float, direction: NDArray, L_k: NDArray, snapshot: bool = False) -> None:
+        """Note the state at time t, before the step along `direction`."""
+        K = len(self.p)
+        A, alpha = self.Qf.diagonal(), direction.diagonal()
+        Bo, beta_o = (self.Qf.sum(axis=0) - A) / (K - 1), (direction.sum(axis=0) - alpha) / (K - 1)  # mean over n != k
+        B1, beta1 = self.Qf[0].copy(), direction[0].copy()
+        B1[0], beta1[0] = Bo[0], beta_o[0]
+        if K > 2:
+            Bo[1:] = (Bo[1:] * (K - 1) - B1[1:]) / (K - 2)
+        self.times.append(t)
+        for name, value in zip(WATCHED, (A, B1, Bo, alpha, beta1, L_k), strict=True):
+            self.watched[name].append(np.array(value))
+        if snapshot:
+            self.snapshots.append((t, self.Qf.copy()))
+
+    def trajectory(self, queries: slice | int, kind: str) -> Trajectory:
+        """What was watched, meaned over query features."""
+        means = {
+            name: np.atleast_2d(np.array(values)[:, queries].T).mean(axis=0) for name, values in self.watched.items()
+        }
+        return Trajectory(kind, len(self.p), np.array(self.times), **means)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "Qf": self.Qf,
+            "times": self.times,
+            "snapshots": self.snapshots,
+            "watched": {n: np.array(v) for n, v in self.watched.items()},
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.Qf, self.times, self.snapshots = state["Qf"], state["times"], state["snapshots"]
+        self.watched = {name: list(values) for name, values in state["watched"].items()}
+
+
+def descend(run: Run, name: str, descent: Descent, steps: int, *, watch_every: int = 1, snapshots: int = 0) -> Descent:
+    """Take `steps` steps; step i draws its counts from run.rng(name, "counts", i). Returns `descent`, trained.
+
+    A run that is killed goes on from its last checkpoint and ends at the same figures.
+    """
+    snapshot_every = max(1, steps // snapshots) if snapshots else 0
+    for i in resumable(run, name, steps, {"descent": descent}):
+        direction, L_k = descent.direction(run.rng(name, "counts", i).numpy)
+        snapshot = bool(snapshots) and i % snapshot_every == 0
+        if i % watch_every == 0 or snapshot:
+            descent.watch(descent.lr * i, direction, L_k, snapshot)
+        descent.Qf = descent.Qf + descent.lr * direction
+    return descent

@@ -1,0 +1,402 @@
+"""The paper's theorems as runs: balanced features (two phases), a dominant feature (four), scaling in K, and real prompts.
+
+Each part logs metrics under its own name. A figure over seeds is that of the seed which is worst for the claim, or furthest from
+theory where the claim is an interval.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from common.errors import UserError
+from common.run import Run
+from papers.softmax_icl import closed_form, plots
+from papers.softmax_icl.baselines import LinearICL, least_squares, nadaraya_watson
+from papers.softmax_icl.data import (
+    TASK_LAWS,
+    Prompts,
+    draw_tasks,
+    frequencies,
+    load_prompts,
+    make_features,
+    sample_prompts,
+)
+from papers.softmax_icl.descent import Descent, descend
+from papers.softmax_icl.flow import integrate_flow
+from papers.softmax_icl.model import SoftmaxICL, attention_mass, squared_loss
+from papers.softmax_icl.population import attention_scores, population_loss
+from papers.softmax_icl.tokens import fit
+from papers.softmax_icl.trajectory import Phase, Trajectory, crossing, phases
+
+
+@contextlib.contextmanager
+def at_the_door() -> Iterator[None]:
+    """What a library function finds wrong with a user's settings, said as one sentence."""
+    try:
+        yield
+    except ValueError as error:
+        raise UserError(str(error)) from None
+
+
+def furthest(values: Iterable[float], centre: float) -> float:
+    """The value that is furthest from `centre`."""
+    return max(values, key=lambda value: abs(value - centre))
+
+
+def setup(cfg: Any, part: Any, run: Run) -> tuple[NDArray, Tensor]:
+    """p (K,) and orthonormal V (d, K) of a part. Raises UserError where the settings do not fit."""
+    with at_the_door():
+        if part.N < 1:
+            raise ValueError(f"N is {part.N}: a prompt needs at least one example")
+        if cfg.features.coherence:
+            raise ValueError(
+                f"features.coherence is {cfg.features.coherence}: this part computes in orthonormal features, only tokens can train on others"
+            )
+        p = frequencies(K=part.K, **part.frequencies)
+        return p, make_features(part.d, part.K, cfg.features.kind, run.rng("features").torch)
+
+
+# ---- balanced features: two phases -----------------------------------------------------------------------------------
+
+
+def balanced(cfg: Any, run: Run) -> None:
+    """Theorem for balanced features: Attn_k -> 1 for every query, A_k growing to ln K first and the loss falling to eps after."""
+    part, K = cfg.balanced, cfg.balanced.K
+    p, V = setup(cfg, part, run)
+    rows = []
+    for seed in cfg.seeds:
+        name = f"balanced{seed}"
+        with run.time("balanced.descent"), at_the_door():
+            descent = descend(run, name, Descent(p, part.N, part.lr, "counts_mc", part.samples), part.steps)
+        Qf = descent.Qf
+        draw = {"mode": "counts_mc", "samples": part.test_samples}
+        L, _ = population_loss(Qf, p, part.N, rng=run.rng(name, "test").numpy, **draw)
+        attn = attention_scores(Qf, p, part.N, rng=run.rng(name, "attention").numpy, **draw)
+        A, B_off = Qf.trace() / K, (Qf.sum() - Qf.trace()) / (K * (K - 1))
+        rows.append({
+            "seed": seed, "loss_start": float(descent.watched["loss"][0].mean()), "loss_end": L, "attn_end": float(attn.trace() / K),
+            "A": float(A), "B_off": float(B_off), "drift": float(abs(B_off + A / (K - 1))),
+            "token_loss_end": token_loss(SoftmaxICL(part.d, K).set_bilinear(torch.as_tensor(Qf), V), part, p, V, run.rng(name, "prompts").torch),
+        })  # fmt: skip
+    run.table("balanced", rows)
+    start = float(p @ closed_form.initial_loss(p, part.N))
+    run.log({"balanced": {
+        "loss_start": furthest((row["loss_start"] for row in rows), start),
+        "loss_start_theory": start,
+        "loss_end": max(row["loss_end"] for row in rows),
+        "token_loss_end": max(row["token_loss_end"] for row in rows),
+        "attn_end": min(row["attn_end"] for row in rows),
+        "A": min(row["A"] for row in rows),
+        "drift": max(row["drift"] for row in rows),
+        "floor_ratio": max(row["loss_end"] for row in rows) / float(p @ closed_form.linear_floor(p, part.N)),
+    }})  # fmt: skip
+
+    # N = inf: discrete gradient descent against the exact solution
+    steps = math.ceil(1.05 * closed_form.time_to_loss(K, part.flow_eps) / part.flow_lr)
+    limit = descend(run, "balanced_limit", Descent(p, part.N, part.flow_lr, "infinite_prompt"), steps)
+    path = limit.trajectory(slice(None), "balanced")
+    growth, convergence = phases(path, part.flow_eps)
+    log_K = closed_form.balanced_time(closed_form.balanced_attention(math.log(K), K), K)
+    exact = {"log_K": float(log_K), "eps": closed_form.time_to_loss(K, part.flow_eps)}
+    found = {"log_K": growth.end, "eps": convergence.end}
+    run.log({f"balanced.time_{name}": found[name] or math.nan for name in exact})
+    run.log({f"balanced.time_{name}_error": abs((found[name] or math.nan) / exact[name] - 1) for name in exact})
+    run.figure("balanced", plots.balanced(path, descent.trajectory(slice(None), "balanced"), part.flow_eps))
+
+
+def token_loss(model: SoftmaxICL, part: Any, p: NDArray, V: Tensor, generator: torch.Generator) -> float:
+    """The loss on part.test_prompts real prompts, a few at a time."""
+    at_once = max(1, 4_000_000 // (part.N * part.d))
+    total = 0.0
+    with torch.no_grad():
+        for first in range(0, part.test_prompts, at_once):
+            prompts = sample_prompts(min(at_once, part.test_prompts - first), part.N, p, V, generator)
+            total += float(squared_loss(model.predict(prompts.x, prompts.y, prompts.x_q), prompts.y_q).sum())
+    return total / part.test_prompts
+
+
+# ---- one dominant feature: one phase for its queries, four for the others ---------------------------------------------
+
+
+def imbalanced(cfg: Any, run: Run) -> None:
+    """Theorem for imbalanced features: dominant queries at once, rare ones after un-learning the dominant feature."""
+    part = cfg.imbalanced
+    p, V = setup(cfg, part, run)
+    with at_the_door():
+        if min(part.eps) <= 0:
+            raise ValueError(f"imbalanced.eps is {list(part.eps)}: every loss to reach must be positive")
+        if part.frequencies.kind != "dominant" or part.K < 3:
+            raise ValueError(
+                "the imbalanced part has one dominant feature and at least two others: frequencies.kind=dominant, K >= 3"
+            )
+    theory = integrate_flow(part.K, float(p[0]), min(part.eps))
+    switch = phases(theory, min(part.eps))[0].end
+    assert switch is not None
+    rows = []
+    for seed in cfg.seeds:
+        name = f"imbalanced{seed}"
+        with run.time("imbalanced.descent"), at_the_door():
+            descent = Descent(p, part.N, part.lr, part.mode, part.samples)
+            descend(run, name, descent, part.steps, watch_every=part.watch_every, snapshots=part.snapshots)
+        rare, dominant = descent.trajectory(slice(1, None), "rare"), descent.trajectory(0, "dominant")
+        row: dict[str, Any] = {"seed": seed}
+        for eps in part.eps:
+            times = time_to(dominant, eps), time_to(rare, eps)
+            row |= {f"t_dominant_{eps:g}": times[0], f"t_rare_{eps:g}": times[1]}
+            row[f"ratio_{eps:g}"] = (times[1] or math.nan) / (times[0] or math.nan)
+        end = phases(rare, min(part.eps))[0].end
+        row |= {"switch": end, "switch_A": rare.at(end, "A") if end else None, "min_B1": float(rare.B1.min())}
+        row["token_loss_end"] = token_loss(SoftmaxICL(part.d, part.K).set_bilinear(torch.as_tensor(descent.Qf), V), part, p, V,
+                                           run.rng(name, "prompts").torch)  # fmt: skip
+        rows.append(row)
+    run.table("imbalanced", rows)
+    run.log({"imbalanced": {
+        **{f"ratio_{eps:g}": min(row[f"ratio_{eps:g}"] for row in rows) for eps in part.eps},
+        "switch": furthest((row["switch"] or math.nan for row in rows), switch),
+        "switch_theory": switch,
+        "switch_A": furthest((row["switch_A"] or math.nan for row in rows), theory.at(switch, "A")),
+        "switch_A_theory": theory.at(switch, "A"),
+        "min_B1": max(row["min_B1"] for row in rows),
+        "token_loss_end": max(row["token_loss_end"] for row in rows),
+    }})  # fmt: skip
+    run.table("phases", phase_rows(phases(rare, min(part.eps)), part.K, rare))
+    run.figure("imbalanced", plots.imbalanced(rare, dominant, theory, min(part.eps)))
+    run.figure("attention", plots.attention_maps(moments(descent, rare, p, min(part.eps))))
+
+
+def time_to(path: Trajectory, eps: float) -> float | None:
+    """When the loss first is at most eps."""
+    return crossing(path.t, math.log(eps) - np.log(path.loss))
+
+
+def phase_rows(found: list[Phase], K: int, path: Trajectory) -> list[dict[str, Any]]:
+    """The phases as a table: our events, and the paper's asymptotic constants beside."""
+    return [
+        {
+            "phase": phase.name, "start": phase.start, "end": phase.end,
+            "B1_over_lnK_at_end": path.at(phase.end, "B1") / math.log(K) if phase.end is not None else None,
+            "A_over_lnK_at_end": path.at(phase.end, "A") / math.log(K) if phase.end is not None else None,
+            "paper_constant": phase.paper_rule, "reached_at": phase.paper if phase.paper is not None else "not reached",
+        }
+        for phase in found
+    ]  # fmt: skip
+
+
+def moments(descent: Descent, rare: Trajectory, p: NDArray, eps: float) -> list[tuple[str, NDArray]]:
+    """E[Attn_n | query k] (rows n, columns k, prompts long) at four moments: start, switch, A_k = ln K, end."""
+    found = phases(rare, eps)
+    times = [0.0, found[0].end, found[2].end, rare.t[-1]]
+    names = ["start", "the switch", "$A_k = \\ln K$", "end"]
+    maps = []
+    for name, t in zip(names, times, strict=True):
+        if t is None:
+            continue
+        when, Qf = min(descent.snapshots, key=lambda kept, t=t: abs(kept[0] - t))  # type: ignore[misc]
+        maps.append((f"{name}, t = {when:.0f}", attention_scores(Qf, p, 1, "infinite_prompt")))
+    return maps
+
+
+# ---- scaling in K, by the infinite-prompt flow ------------------------------------------------------------------------
+
+
+def scaling(cfg: Any, run: Run) -> None:
+    """Learning times against K: rare queries K^2, dominant ones a constant."""
+    part = cfg.scaling
+    with at_the_door():
+        if part.eps <= 0 or part.dominant_eps <= 0:
+            raise ValueError(f"scaling.eps is {part.eps} and dominant_eps {part.dominant_eps}: they must be positive")
+        with run.time("scaling.flow"):
+            rare = {K: integrate_flow(K, part.p1, part.eps) for K in part.K}
+            dominant = {K: integrate_flow(K, part.p1, part.dominant_eps, "dominant") for K in part.dominant_K}
+    rows = []
+    for K, path in rare.items():
+        found = phases(path, part.eps)
+        switch, second, growth, end = found
+        asymptote = closed_form.switch_asymptote(K, part.p1)
+        assert switch.end is not None
+        rows.append({
+            "K": K, "t_switch": switch.end, "t_switch_asymptote": asymptote.t, "B1_over_lnK_at_switch": path.at(switch.end, "B1") / math.log(K),
+            "asymptote": asymptote.B1 / math.log(K), "t_phase_II_end": second.end, "t_log_K": growth.end, "t_log_K_asymptote": asymptote.t_log_K, "t_eps": end.end,
+            "phases": sum(bool(phase.length) for phase in found),
+        })  # fmt: skip
+    run.table("scaling", rows)
+    large = [row for row in rows if row["K"] >= part.fit_from]
+    if len(large) < 2:
+        raise UserError(f"scaling.K needs two values of at least scaling.fit_from = {part.fit_from} to fit a slope")
+    run.log({"scaling.slope_switch": slope(large, "t_switch"), "scaling.slope_log_K": slope(large, "t_log_K"),
+             "scaling.phases": min(row["phases"] for row in large)})  # fmt: skip
+    times = [path.t[-1] for path in dominant.values()]
+    run.table("scaling_dominant", [{"K": K, f"t_{part.dominant_eps:g}": path.t[-1]} for K, path in dominant.items()])
+    run.log({"scaling.dominant_spread": max(times) / min(times)})
+    run.figure("scaling", plots.scaling(rows, {K: path.t[-1] for K, path in dominant.items()}, part.p1))
+
+
+def slope(rows: list[dict[str, Any]], name: str, against: str = "K") -> float:
+    """Least-squares slope of ln(name) against ln(against)."""
+    return float(np.polyfit(np.log([row[against] for row in rows]), np.log([row[name] for row in rows]), 1)[0])
+
+
+# ---- real prompts: training the transformer itself --------------------------------------------------------------------
+
+
+def token_task(cfg: Any, part: Any, run: Run) -> tuple[NDArray, Tensor, Callable[..., Prompts]]:
+    """p (K,), V (d, K) and draw(generator, B=..., **changes) -> Prompts. Raises UserError where the settings do not fit."""
+    with at_the_door():
+        p = frequencies(K=part.K, **part.frequencies)
+        V = make_features(part.d, part.K, cfg.features.kind, run.rng("features").torch, cfg.features.coherence)
+
+        def draw(generator: torch.Generator, B: int = part.batch_size, **changes: Any) -> Prompts:
+            switches = {
+                "law": part.law,
+                "label_noise": part.label_noise,
+                "feature_noise": part.feature_noise,
+                "gaussian_x": part.gaussian_x,
+            }
+            return sample_prompts(B, part.N, p, V, generator, **switches | changes)
+
+        draw(run.rng("trial").torch, B=1)
+    return p, V, draw
+
+
+def tokens(cfg: Any, run: Run) -> None:
+    """The (d+1) x (N+1) transformer trained by SGD on fresh prompts, then tested on task laws it has not seen."""
+    part = cfg.tokens
+    p, V, draw = token_task(cfg, part, run)
+    own = own_prompts(part)
+    finite = not part.gaussian_x and not cfg.features.coherence
+    if not finite:
+        run.note("x is not drawn from orthonormal features: A_k and B_{k,n} are not defined and not reported")
+    rows, laws, curves = [], [], []
+    for seed in cfg.seeds:
+        name = f"tokens{seed}"
+        model = SoftmaxICL(part.d, part.K)
+        with run.time("tokens.fit"):
+            history = fit(model, draw, part.steps, sgd(part.lr), cfg, run, name)
+        with torch.no_grad():
+            last = draw(run.rng(name, "batch", part.steps).torch)  # the batch that would come next
+            row = {
+                "seed": seed,
+                "loss_start": history.losses[0],
+                "loss_end": float(squared_loss(model.predict(*last[:3]), last.y_q).mean()),
+            }
+            if finite:
+                Qf = model.bilinear(V)
+                row |= {"A": float(Qf.diagonal().mean()), "column_sum": float(Qf.sum(dim=0).abs().max())}
+                test = draw(run.rng(name, "attention").torch, B=part.test_prompts)
+                mass = attention_mass(model.attention(test.x, test.x_q), test.feat, part.K)
+                row["attn_end"] = float(mass.gather(1, test.feat_q[:, None]).mean())
+            if own is not None:
+                row["own_loss"] = float(squared_loss(model.predict(*own[:3]), own.y_q).mean())
+        rows.append(row)
+        laws += [{"seed": seed, **found} for found in unseen_tasks(model, draw, part, run, name)]
+        curves.append(history.losses)
+    run.table("tokens", rows)
+    run.table("unseen_tasks", laws)
+    found = {"loss_end": max(row["loss_end"] for row in rows), "law_z": max(abs(row["z"]) for row in laws),
+             "scale_gap": max(row["times_10_gap"] for row in laws)}  # fmt: skip
+    if finite:
+        theory = float(p @ closed_form.initial_loss(p, part.N))
+        found |= {"loss_start": furthest((row["loss_start"] for row in rows), theory), "loss_start_theory": theory,
+                  "A": min(row["A"] for row in rows), "column_sum": max(row["column_sum"] for row in rows),
+                  "attn_end": min(row["attn_end"] for row in rows)}  # fmt: skip
+    if own is not None:
+        found["own_loss"] = max(row["own_loss"] for row in rows)
+    run.log({"tokens": found})
+    run.figure(
+        "tokens",
+        plots.token_losses(curves, closed_form.linear_floor(p, part.N) @ p, closed_form.softmax_floor(p, part.N) @ p),
+    )
+
+
+def sgd(lr: float) -> Callable[[Any], torch.optim.Optimizer]:
+    """Plain stochastic gradient descent, for `fit`."""
+    return lambda parameters: torch.optim.SGD(parameters, lr=lr)
+
+
+def own_prompts(part: Any) -> Prompts | None:
+    """The user's own prompts, where a file is named. Raises UserError where it cannot be used."""
+    if part.prompts is None:
+        return None
+    with at_the_door():
+        prompts = load_prompts(part.prompts)
+        if prompts.x.shape[2] != part.d:
+            raise ValueError(
+                f"{part.prompts} has x of dimension {prompts.x.shape[2]}, the model d = {part.d}: set tokens.d to it"
+            )
+        return prompts
+
+
+@torch.no_grad()
+def unseen_tasks(
+    model: SoftmaxICL, draw: Callable[..., Prompts], part: Any, run: Run, name: str
+) -> list[dict[str, Any]]:
+    """The relative squared error under each law of w, on the same x; and how far it moves when w is scaled by 10.
+
+    The prediction is linear in w, w' sum_i attn_i x_i, so E_w of the squared error is |sum_i attn_i x_i - x_q|^2 for every law with
+    E[w w'] = I. z: the mean difference from that, in standard errors.
+    """
+    test = draw(run.rng(name, "unseen").torch, B=part.test_prompts, label_noise=0.0)
+    exact = (torch.einsum("bn,bnd->bd", model.attention(test.x, test.x_q), test.x) - test.x_q).square().sum(dim=1)
+    rows = []
+    for law in TASK_LAWS:
+        w = draw_tasks(law, part.test_prompts, part.d, run.rng(name, "w", law).torch)
+
+        def relative(scale: float, w: Tensor = w) -> tuple[float, Tensor]:
+            y, y_q = torch.einsum("bnd,bd->bn", test.x, scale * w), torch.einsum("bd,bd->b", test.x_q, scale * w)
+            error = (model.predict(test.x, y, test.x_q) - y_q).square()
+            return float(error.sum() / y_q.square().sum()), error
+
+        once, error = relative(1.0)
+        gap = error - exact
+        rows.append({"law": law, "relative_error": once, "times_10_gap": abs(relative(10.0)[0] / once - 1),
+                     "z": float(gap.mean() / (gap.std() / len(gap) ** 0.5))})  # fmt: skip
+    return rows
+
+
+# ---- baselines and ablations on the same prompts ----------------------------------------------------------------------
+
+
+def ablations(cfg: Any, run: Run) -> None:
+    """The paper's model, its ablations and its baselines on the same prompts, batch for batch; tested feature by feature."""
+    part = cfg.tokens
+    p, _, draw = token_task(cfg, part, run)
+    models: dict[str, Any] = {
+        "softmax": SoftmaxICL(part.d, part.K),
+        "softmax_trained_nu": SoftmaxICL(part.d, part.K, trained_nu=True),
+        "softmax_residual": SoftmaxICL(part.d, part.K, residual=True),
+        "softmax_no_mask": SoftmaxICL(part.d, part.K, mask=False),
+        "linear": LinearICL(part.d),
+    }
+    theory = {"softmax": closed_form.softmax_floor, "softmax_no_mask": closed_form.no_mask_plateau,
+              "linear": closed_form.linear_floor, "least_squares": closed_form.ols_floor}  # fmt: skip
+    predictors: dict[str, Callable[..., Tensor]] = {}
+    curves = {}
+    for name, model in models.items():
+        lr = cfg.ablations.linear_lr if name == "linear" else part.lr
+        with run.time("ablations.fit"):
+            history = fit(model, draw, cfg.ablations.steps, sgd(lr), cfg, run, f"ablations.{name}")
+        curves[name], predictors[name] = history.losses, model.predict
+    predictors["least_squares"] = least_squares
+    for beta in cfg.ablations.beta:
+        predictors[f"kernel_{beta:g}"] = partial(nadaraya_watson, beta=beta)
+
+    each = torch.arange(part.K).repeat_interleave(max(1, part.test_prompts // part.K))  # rare queries count as much
+    test = draw(run.rng("ablations", "test").torch, B=len(each), feat_q=each)
+    rows = []
+    for name, predict in predictors.items():
+        with torch.no_grad():
+            L_k = squared_loss(predict(test.x, test.y, test.x_q), test.y_q).view(part.K, -1).mean(dim=1).numpy()
+        exact = float(p @ theory[name](p, part.N)) if name in theory else None
+        rows.append({"predictor": name, "loss": float(p @ L_k), "worst_feature": float(L_k.max()), "theory": exact})
+    run.table("ablations", rows)
+    run.log({f"ablations.{row['predictor']}": row["loss"] for row in rows})
+    run.figure("ablations", plots.losses(curves, "Ablations on the same prompts"))

@@ -1,0 +1,88 @@
+"""Less idealised transformers on the same prompts: heads, factored W^K and W^Q, trained values, residual, LayerNorm and MLP, layers.
+
+Tokens are the columns of the paper's E: (x_i, y_i), and (x_q, 0) for the query; keys and values are the N examples only. Nothing
+is fixed but that reading: every matrix starts small and random and is trained.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+class Block(nn.Module):
+    """One layer: H heads that read the N examples, added to the residual stream where `residual`, then an MLP where `mlp`."""
+
+    def __init__(self, D: int, heads: int, residual: bool, mlp: bool, init: float, generator: torch.Generator):
+        super().__init__()
+
+        def normal(*shape: int, scale: float) -> nn.Parameter:
+            return nn.Parameter(scale * torch.randn(*shape, generator=generator))
+
+        self.residual = residual
+        self.W_Q = normal(heads, D, D, scale=init * D**-0.5)  # (H, D_head, D), D_head = D
+        self.W_K = normal(heads, D, D, scale=init * D**-0.5)
+        self.W_V = normal(heads, D, D, scale=D**-0.5)
+        self.W_O = normal(heads, D, D, scale=(D * heads) ** -0.5)  # output mixing
+        self.norm_attn = nn.LayerNorm(D) if mlp else nn.Identity()
+        self.norm_mlp = nn.LayerNorm(D) if mlp else nn.Identity()
+        self.up = normal(4 * D, D, scale=D**-0.5) if mlp else None
+        self.down = normal(D, 4 * D, scale=(4 * D) ** -0.5) if mlp else None
+
+    def forward(self, h: Tensor) -> Tensor:
+        """h (B, N+1, D) -> (B, N+1, D)."""
+        z = self.norm_attn(h)
+        q = torch.einsum("bnd,hed->bhne", z, self.W_Q)
+        k, v = (torch.einsum("bnd,hed->bhne", z[:, :-1], W) for W in (self.W_K, self.W_V))
+        read = F.scaled_dot_product_attention(q, k, v, scale=1.0)  # (B, H, N+1, D)
+        out = torch.einsum("bhne,hde->bnd", read, self.W_O)
+        h = h + out if self.residual else out
+        if self.up is not None and self.down is not None:
+            h = h + F.gelu(self.norm_mlp(h) @ self.up.mT) @ self.down.mT
+        return h
+
+
+class Transformer(nn.Module):
+    """`layers` blocks and a linear readout of the query's token. float32.
+
+    heads, residual, mlp (LayerNorm and MLP): as in `Block`. init: scale of W^K and W^Q at the start, small so that
+    attention starts near uniform.
+    """
+
+    def __init__(self, d: int, heads: int = 1, layers: int = 1, residual: bool = False, mlp: bool = False, init: float = 0.1,
+                 generator: torch.Generator | None = None):  # fmt: skip
+        super().__init__()
+        generator = generator or torch.Generator().manual_seed(0)
+        self.d = d
+        self.blocks = nn.ModuleList(Block(d + 1, heads, residual, mlp, init, generator) for _ in range(layers))
+        self.readout = nn.Parameter(torch.randn(d + 1, generator=generator) * (d + 1) ** -0.5)
+
+    def predict(self, x: Tensor, y: Tensor, x_q: Tensor) -> Tensor:
+        """x (B, N, d), y (B, N), x_q (B, d) -> y_hat (B,), in x's dtype."""
+        columns = torch.cat([x, x_q[:, None]], dim=1)
+        labels = F.pad(y, (0, 1))  # the query's slot is 0
+        h = torch.cat([columns, labels[..., None]], dim=2).to(self.readout.dtype)  # (B, N+1, D)
+        for block in self.blocks:
+            h = block(h)
+        return (h[:, -1] @ self.readout).to(x.dtype)
+
+    @torch.no_grad()
+    def heads(self, V: Tensor) -> tuple[Tensor, Tensor]:
+        """What the last layer's heads do in the paper's terms: (Qf (H, K, K), gain (H,)).
+
+        Qf_h = V' (W^K_h' W^Q_h)_{x,x} V is the head's bilinear form on features; gain_h = readout' W^O_h W^V_h e_y is what it makes
+        of a label. LayerNorm and earlier layers are not in it.
+        """
+        block, d = self.blocks[-1], self.d
+        assert isinstance(block, Block)
+        V = V.to(self.readout.dtype)
+        merged = block.W_K.mT @ block.W_Q  # (H, D, D): W^K' W^Q
+        gain = torch.einsum("d,hde,he->h", self.readout, block.W_O, block.W_V[:, :, d])
+        return V.mT @ merged[:, :d, :d] @ V, gain
+
+
+def effective_bilinear(Qf: Tensor, gain: Tensor) -> Tensor:
+    """Heads' Qf meaned with weights |gain_h| / sum |gain|. (H, K, K), (H,) -> (K, K)."""
+    weights = gain.abs() / gain.abs().sum()
+    return torch.einsum("h,hnk->nk", weights, Qf)
