@@ -14,7 +14,7 @@ from common.errors import UserError
 from common.experiment import launch, load_result
 from common.files import ROOT
 
-COMMAND = [sys.executable, "-m", "tests.common.toy"]
+COMMAND = [sys.executable, "-m", "tests.common.toy", "run", "toy"]
 
 
 def command(*words, **options):

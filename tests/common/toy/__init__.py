@@ -1,25 +1,26 @@
 """A paper that lives in the tests: `attach` makes it visible as papers.toy and configs.toy."""
 
+import os
+import sys
 from pathlib import Path
 
-HERE = Path(__file__).parent
+HERE = Path(os.environ.get("TOY_FOLDER") or Path(__file__).parent)
 
 
-def attach() -> None:
+def attach(here: Path = HERE) -> None:
     import configs
     import papers
 
     for package in (configs, papers):
-        folder = str(HERE / package.__name__)
-        if folder not in package.__path__:
-            package.__path__.append(folder)
+        package.__path__.append(str(here / package.__name__))
 
 
-def detach() -> None:
+def detach(here: Path = HERE) -> None:
     import configs
     import papers
 
     for package in (configs, papers):
-        folder = str(HERE / package.__name__)
-        if folder in package.__path__:
-            package.__path__.remove(folder)
+        package.__path__.remove(str(here / package.__name__))
+        for name in [name for name in sys.modules if name.startswith(f"{package.__name__}.toy")]:
+            del sys.modules[name]
+            package.__dict__.pop("toy", None)

@@ -1,4 +1,4 @@
-"""`python -m tests.common.toy ...` is `python -m papers.toy.train ...`."""
+"""`python -m tests.common.toy` is `papers`, with the toy paper in sight."""
 
 import sys
 
@@ -7,4 +7,4 @@ from tests.common.toy import attach
 attach()
 from common import cli  # noqa: E402
 
-sys.exit(cli.main(["run", "toy", *sys.argv[1:]]))
+sys.exit(cli.main(sys.argv[1:]))

@@ -1,0 +1,385 @@
+"""Run every paper's claims and render the headline tables under docs/results.
+
+    python -m scripts.tables [--slow] [PAPER ...]
+
+Runs `+exp=ci` of each paper, one thread each, as many at once as there are cores; `--slow` adds the other experiments
+that claims are judged in. What is recorded with an unchanged fingerprint is not run again, and a run that was interrupted
+is resumed. `--render` only renders what is recorded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from common import claims, configs, experiment, files, report, result
+from common.data import registry
+from common.errors import UserError
+from common.processes import Service
+
+RESULTS = files.ROOT / "docs" / "results"
+SCHEMA = 1
+BEGIN, END = "<!-- claims:begin -->", "<!-- claims:end -->"
+POLL = 0.2  # seconds between looks at the running jobs
+COMMAND = [sys.executable, "-m", "papers"]
+
+
+@dataclass
+class Job:
+    """One experiment of one paper, and what is known of it."""
+
+    paper: str
+    experiment: str
+    fingerprint: str
+    folder: str | None = None  # of an interrupted run to go on with
+    service: Service | None = field(default=None, repr=False)
+
+    @property
+    def name(self) -> str:
+        return f"{self.paper} {self.experiment}"
+
+
+# ---- what has to be run ----------------------------------------------------------------------------------------------
+
+
+def wanted(papers: Sequence[str], slow: bool) -> list[Job]:
+    """The experiments whose claims belong in the tables."""
+    jobs = []
+    for paper in papers:
+        names = ["ci"]
+        if slow:
+            judged = {name for claim in claims.read(paper) for name in claim["experiments"]}
+            names += sorted(judged & {e.name for e in configs.experiments(paper)} - {"ci", "smoke"})
+        jobs += [Job(paper, name, fingerprint(paper, name)) for name in names]
+    return jobs
+
+
+def fingerprint(paper: str, name: str) -> str:
+    """What a result depends on: the paper's code and all it imports, its configs, the data here, pinned versions."""
+    sources = sorted(import_closure(paper))
+    sources += sorted(path for folder in configs.config_folders(paper) for path in folder.rglob("*.yaml"))
+    sources += [configs.folder_of(f"papers.{paper}") / "claims.yaml", files.ROOT / "constraints.txt"]
+    text = "".join(path.read_text() for path in sources if path.suffix in (".py", ".yaml"))
+    data = {name: registry.combined_sha(entry) for name, entry in registry.entries().items()
+            if name in text and registry.status(name)[0] == "found"}  # fmt: skip
+    shas = [(os.path.relpath(path, files.ROOT), files.sha256_of(path)) for path in sources]
+    return files.digest([name, shas, data])
+
+
+def import_closure(paper: str) -> set[Path]:
+    """The files of a paper and every file of this repository that they import, directly or not."""
+    found: set[Path] = set()
+    waiting = list(configs.folder_of(f"papers.{paper}").rglob("*.py"))
+    while waiting:
+        path = waiting.pop()
+        if path not in found:
+            found.add(path)
+            waiting += imported_files(path)
+    return found
+
+
+def imported_files(path: Path) -> Iterator[Path]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        for name in names:
+            if name.split(".")[0] in ("common", "papers"):
+                base = files.ROOT / name.replace(".", "/")
+                yield from (file for file in (base.with_suffix(".py"), base / "__init__.py") if file.is_file())
+
+
+# ---- running ---------------------------------------------------------------------------------------------------------
+
+
+class Pending:
+    """Run folders of jobs that have begun, so that the next call goes on with them: `<runs>/tables.json`."""
+
+    def __init__(self, runs: Path):
+        self.path = runs / "tables.json"
+        try:
+            self.folders: dict[str, str] = json.loads(self.path.read_text())
+        except (OSError, ValueError):
+            self.folders = {}
+
+    def folder(self, job: Job) -> str | None:
+        """Where an unfinished run of this very job lies."""
+        folder = self.folders.get(job.fingerprint)
+        try:
+            return folder if folder and result.load_result(folder).status in ("running", "interrupted") else None
+        except UserError:
+            return None
+
+    def note(self, job: Job, folder: str | None) -> None:
+        self.folders = {k: v for k, v in self.folders.items() if k != job.fingerprint}
+        if folder:
+            self.folders[job.fingerprint] = folder
+        files.write_json(self.path, self.folders)
+
+
+def start(job: Job, runs: Path) -> None:
+    """Begin a job in a process of its own, with one thread."""
+    words = [f"resume={job.folder}"] if job.folder else [f"+exp={job.experiment}", "threads=1", f"paths.runs={runs}"]
+    log = runs / f"tables-{job.paper}-{job.experiment}.log"
+    log.unlink(missing_ok=True)
+    threads = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL", "NUMBA")}
+    # a Service dies with us, kill -9 included: nothing would hold the folder's lock against the next call
+    job.service = Service(
+        job.name, [*COMMAND, "run", job.paper, *words], log, cwd=files.ROOT, env={**os.environ, **threads}
+    )
+
+
+def newest(runs: Path, job: Job, since: float) -> str | None:
+    """The folder that a job just started has made for itself."""
+    folders = [
+        f for f in (runs / job.paper / job.experiment).glob("2*-*") if f.is_dir() and f.stat().st_ctime >= since - 1
+    ]
+    return str(max(folders, key=lambda f: f.stat().st_ctime)) if folders else None
+
+
+def run_all(jobs: list[Job], runs: Path, recorded: dict[str, Any]) -> list[str]:
+    """Run jobs side by side, record each as it ends, and return the names of those that failed."""
+    from common.progress import Progress
+
+    pending, waiting, running, failed = Pending(runs), list(jobs), [], []
+    cores = result.available_cores()
+    progress = Progress()
+    started: dict[str, float] = {}
+
+    def ended() -> Iterator[Job]:
+        while waiting or running:
+            while waiting and len(running) < cores:
+                job = waiting.pop(0)
+                job.folder = pending.folder(job)
+                started[job.name] = time.time()
+                start(job, runs)
+                running.append(job)
+            time.sleep(POLL)
+            for job in list(running):
+                if job.folder is None and (folder := newest(runs, job, started[job.name])):
+                    job.folder = folder
+                    pending.note(job, folder)
+                if job.service and job.service.process.poll() is not None:
+                    running.remove(job)
+                    yield job
+
+    try:
+        for job in progress.track(ended(), "tables", len(jobs)):
+            code = job.service.stop() if job.service else 1
+            if code in (0, 3) and job.folder:
+                record(recorded, job, result.load_result(job.folder))
+                write(recorded)
+                pending.note(job, None)
+            else:
+                failed.append(job.name)
+                log = job.service.log if job.service else runs
+                last = (log.read_text().strip().splitlines() or ["no output"])[-1]
+                print(f"{job.name} failed with {code}: {last} (see {log})", file=sys.stderr)
+    finally:
+        for job in running:
+            if job.service:
+                job.service.process.terminate()  # all at once: each saves its state, and the next call goes on
+        for job in running:
+            if job.service:
+                job.service.stop(grace=30)
+        progress.close()
+    return failed
+
+
+# ---- the record ------------------------------------------------------------------------------------------------------
+
+
+def read() -> dict[str, Any]:
+    """What docs/results/results.json holds. Raises UserError where it is damaged."""
+    path = RESULTS / "results.json"
+    try:
+        return json.loads(path.read_text())
+    except FileNotFoundError:
+        return {"schema": SCHEMA, "generated": None, "machine": None, "versions": None, "papers": {}}
+    except ValueError as error:
+        raise UserError(f"{path} is damaged ({error}): check it out again, or delete it and run all papers") from None
+
+
+def record(recorded: dict[str, Any], job: Job, run: result.Result) -> None:
+    """Put a run into the record. A claim that could not be judged here keeps what was recorded for it before."""
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    paper = recorded["papers"].setdefault(job.paper, {"wall_s": None, "peak_rss_mb": None, "claims": [], "runs": {}})
+    before = {claim["id"]: claim for claim in paper["claims"]}
+    for claim in run.claims:
+        old = before.get(claim["id"])
+        if claim["value"] is None and old is not None and old["value"] is not None:
+            claim = claim | {key: old[key] for key in ("value", "holds")}
+            before[claim["id"]] = claim | {key: old[key] for key in ("experiment", "recorded_at", "data")}
+        else:
+            before[claim["id"]] = claim | {
+                "experiment": job.experiment,
+                "recorded_at": now,
+                "data": kind_of_data(claim, run.data),
+            }
+    order = [claim["id"] for claim in claims.read(job.paper)]
+    paper["claims"] = sorted((c for c in before.values() if c["id"] in order), key=lambda c: order.index(c["id"]))
+    fingerprints = paper["runs"].get(job.experiment, {}).get("fingerprints", [])
+    figures = copy_figures(job, run)
+    paper["runs"][job.experiment] = {
+        "fingerprints": [*fingerprints[-3:], job.fingerprint], "recorded_at": now, "git_commit": run.git_commit, "seed": run.seed,
+        "wall_s": run.wall_s, "peak_rss_mb": run.peak_rss_mb, "tables": run.tables, "figures": figures, "notes": run.notes, "data": clean(run.data),
+    }  # fmt: skip
+    paper["wall_s"] = sum(r["wall_s"] for r in paper["runs"].values())
+    paper["peak_rss_mb"] = max(r["peak_rss_mb"] for r in paper["runs"].values())
+    recorded |= {"schema": SCHEMA, "generated": now, "machine": run.machine, "versions": run.versions}
+
+
+def clean(data: dict[str, Any]) -> dict[str, Any]:
+    """Data records without the paths of the machine they were used on."""
+    return {name: {"source": entry["source"], "sha256": entry["sha256"]} for name, entry in data.items()}
+
+
+def kind_of_data(claim: dict[str, Any], data: dict[str, Any]) -> str:
+    """real, package or synthetic: of the data the claim requires, else of the most real data in the run."""
+    required = [data[need.partition("@")[0]]["source"] for need in claim["requires"] if need.partition("@")[0] in data]
+    sources = required or [entry["source"] for entry in data.values()]
+    return "real" if "real" in sources else "package" if {"package", "artefact"} & set(sources) else "synthetic"
+
+
+def copy_figures(job: Job, run: result.Result) -> list[str]:
+    """Copy a run's figures beside the pages; returns their paths relative to docs/results."""
+    target = RESULTS / "figures" / job.paper / job.experiment
+    shutil.rmtree(target, ignore_errors=True)
+    copied = []
+    for figure in run.figures:
+        target.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(run.folder / figure, target / Path(figure).name)
+        copied.append((target / Path(figure).name).relative_to(RESULTS).as_posix())
+    return copied
+
+
+# ---- the pages -------------------------------------------------------------------------------------------------------
+
+
+def write(recorded: dict[str, Any]) -> None:
+    """Write results.json and every page that is rendered from it."""
+    files.write_json(RESULTS / "results.json", recorded)
+    for path, text in pages(recorded).items():
+        files.write_atomic(path, text)
+    for paper in recorded["papers"]:
+        chapter = configs.folder_of(f"papers.{paper}") / "README.md"
+        files.write_atomic(chapter, with_block(chapter.read_text(), block(recorded, paper)))
+
+
+def pages(recorded: dict[str, Any]) -> dict[Path, str]:
+    """Path -> text of the pages under docs/results: a function of the record alone."""
+    return {
+        RESULTS / "index.md": index(recorded),
+        **{RESULTS / f"{paper}.md": page(recorded, paper) for paper in recorded["papers"]},
+    }
+
+
+def rows(recorded: dict[str, Any], paper: str) -> list[dict[str, str]]:
+    found = recorded["papers"][paper]["claims"]
+    return [row | {"data": claim["data"]} for row, claim in zip(report.claim_rows(found), found, strict=True)]
+
+
+def block(recorded: dict[str, Any], paper: str) -> str:
+    """The claims table of a chapter."""
+    dates = sorted({claim["recorded_at"][:10] for claim in recorded["papers"][paper]["claims"]})
+    return f"{report.markdown(rows(recorded, paper))}\nRecorded {' to '.join(dict.fromkeys(dates[:1] + dates[-1:]))}.\n"
+
+
+def with_block(chapter: str, text: str) -> str:
+    """A chapter with the text between its markers replaced. Raises ValueError where the markers are missing."""
+    head, begin, rest = chapter.partition(BEGIN)
+    _, end, tail = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"the chapter has no {BEGIN} ... {END}")
+    return f"{head}{BEGIN}\n{text}{END}{tail}"
+
+
+def index(recorded: dict[str, Any]) -> str:
+    lines = ["# Headline tables\n", "One line a claim. *paper*: the paper's own figure, or where the claim comes from; *ours*: measured by a run here;",
+             "*gate*: whether a run fails when the claim does not hold. A claim that does not hold says NO.\n"]  # fmt: skip
+    for paper in sorted(recorded["papers"]):
+        lines.append(f"## [{paper}]({paper}.md)\n\n{report.markdown(rows(recorded, paper))}")
+    machine = recorded["machine"] or {}
+    lines.append(
+        f"Generated {recorded['generated']} on {machine.get('cpu')}, {machine.get('cores')} cores, Python {(recorded['versions'] or {}).get('python')}."
+    )
+    return "\n".join(lines) + "\n"
+
+
+def page(recorded: dict[str, Any], paper: str) -> str:
+    lines = [f"# {paper}\n", report.markdown(rows(recorded, paper))]
+    for name, run in sorted(recorded["papers"][paper]["runs"].items()):
+        lines.append(
+            f"## {name}\n\nRecorded {run['recorded_at']}, seed {run['seed']}, {run['wall_s']:.0f} s on one thread, {run['peak_rss_mb']:.0f} MB.\n"
+        )
+        lines += [f"- {note}" for note in run["notes"]] + [""]
+        for title, table in run["tables"].items():
+            lines.append(f"### {title}\n\n{report.markdown(table)}")
+        lines += [f"![{Path(figure).stem}]({figure})\n" for figure in run["figures"]]
+    return "\n".join(lines)
+
+
+# ---- the command -----------------------------------------------------------------------------------------------------
+
+
+def main(argv: Sequence[str]) -> int:
+    """0 where every gated claim holds, 3 where one does not, 1 where a run failed."""
+    parser = argparse.ArgumentParser(
+        prog="python -m scripts.tables", description="Run the papers' claims and render docs/results."
+    )
+    parser.add_argument("papers", nargs="*", help="default: all")
+    parser.add_argument("--slow", action="store_true", help="also the experiments that take longer than a ci may")
+    parser.add_argument("--render", action="store_true", help="run nothing")
+    arguments = parser.parse_args(argv)
+    runs = Path(os.environ.get("PAPERS_RUNS") or files.ROOT / "runs").absolute()
+    try:
+        unknown = set(arguments.papers) - set(configs.papers())
+        if unknown:
+            raise UserError(
+                f"unknown paper {sorted(unknown)[0]!r}: {configs.known('the papers are', sorted(unknown)[0], configs.papers())}"
+            )
+        recorded = read()
+        jobs = [] if arguments.render else wanted(arguments.papers or configs.papers(), arguments.slow)
+        known = {
+            (paper, name): run["fingerprints"]
+            for paper, entry in recorded["papers"].items()
+            for name, run in entry["runs"].items()
+        }
+        due = [job for job in jobs if job.fingerprint not in known.get((job.paper, job.experiment), [])]
+        print(f"{len(due)} of {len(jobs)} experiments to run", file=sys.stderr)
+        failed = run_all(due, runs, recorded)
+        if recorded["papers"]:
+            write(recorded)
+    except (UserError, OSError, KeyboardInterrupt) as error:
+        return experiment.explain(error)
+    return summary(recorded, failed)
+
+
+def summary(recorded: dict[str, Any], failed: list[str]) -> int:
+    """Say what does not hold, and return the exit code."""
+    gated = [
+        (paper, claim) for paper, entry in recorded["papers"].items() for claim in entry["claims"] if claim["gate"]
+    ]
+    broken = [(paper, claim) for paper, claim in gated if claim["holds"] is False]
+    for paper, claim in broken:
+        print(
+            f"{paper} {claim['id']} does not hold: {report.number(claim['value'])}, threshold {report.threshold(claim)}"
+        )
+    print(f"{sum(c['holds'] is True for _, c in gated)} of {len(gated)} gated claims hold; {RESULTS / 'index.md'}")
+    return 1 if failed else 3 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

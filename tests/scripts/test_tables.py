@@ -1,0 +1,117 @@
+"""The headline tables: run once, rendered from the record alone, never edited by hand."""
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+
+import pytest
+
+from common import configs
+from common.files import ROOT
+from scripts import tables
+from tests.common import toy
+
+
+@pytest.fixture
+def toy_copy(tmp_path, monkeypatch):
+    """The toy paper as the only paper, in a folder whose chapter may be written, and pages below tmp_path."""
+    copy = shutil.copytree(toy.HERE, tmp_path / "toy", ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setenv("TOY_FOLDER", str(copy))
+    monkeypatch.setattr(tables, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(tables, "COMMAND", [sys.executable, "-m", "tests.common.toy"])
+    monkeypatch.setattr(configs, "papers", lambda: ["toy"])
+    monkeypatch.chdir(ROOT)
+    configs.declared_types.cache_clear()
+    toy.attach(copy)
+    yield copy
+    toy.detach(copy)
+    configs.declared_types.cache_clear()
+
+
+def results(tmp_path) -> dict:
+    return json.loads((tmp_path / "results" / "results.json").read_text())
+
+
+def test_tables_are_run_once_and_rendered_into_pages_and_chapter(toy_copy, tmp_path, capsys):
+    assert tables.main([]) == 0
+    first = results(tmp_path)
+    assert [c["holds"] for c in first["papers"]["toy"]["claims"]] == [True, None]
+    chapter = (toy_copy / "papers" / "toy" / "README.md").read_text()
+    assert "the slope is found" in chapter
+    assert chapter.startswith("# A toy\n\nbefore\n")
+    assert chapter.endswith("after\n")
+    assert "the slope is found" in (tmp_path / "results" / "index.md").read_text()
+    capsys.readouterr()
+    assert tables.main([]) == 0
+    assert "0 of 1" in capsys.readouterr().err
+    assert results(tmp_path) == first
+
+
+def test_slow_adds_the_other_experiments_and_a_failing_gate_is_said(toy_copy, tmp_path, capsys):
+    assert tables.main(["--slow"]) == 3
+    assert "T2.impossible does not hold" in capsys.readouterr().out
+    assert set(results(tmp_path)["papers"]["toy"]["runs"]) == {"ci", "wrong"}
+    assert "| NO |" in (tmp_path / "results" / "toy.md").read_text()
+
+
+def test_changed_code_is_run_again(toy_copy):
+    before = tables.fingerprint("toy", "ci")
+    path = toy_copy / "papers" / "toy" / "train.py"
+    path.write_text(path.read_text() + "# changed\n")
+    assert tables.fingerprint("toy", "ci") != before
+    assert tables.fingerprint("toy", "smoke") != tables.fingerprint("toy", "ci")
+
+
+def test_a_failing_run_does_not_stop_the_others_and_is_reported(toy_copy, tmp_path, capsys):
+    path = toy_copy / "configs" / "toy" / "exp" / "ci.yaml"
+    path.write_text(path.read_text() + "fail: bug\n")
+    assert tables.main(["--slow"]) == 1
+    assert "toy ci failed with 1" in capsys.readouterr().err
+    assert set(results(tmp_path)["papers"]["toy"]["runs"]) == {"wrong"}
+
+
+def test_interrupted_tables_go_on_in_the_same_run_folder(toy_copy, tmp_path):
+    path = toy_copy / "configs" / "toy" / "exp" / "ci.yaml"
+    path.write_text(path.read_text() + "sleep: 0.2\n")
+    code = (
+        "import sys; from pathlib import Path; from scripts import tables; from common import configs; from tests.common import toy; toy.attach(); "
+        f"tables.RESULTS = Path({str(tmp_path / 'results')!r}); tables.COMMAND = [sys.executable, '-m', 'tests.common.toy']; "
+        "configs.papers = lambda: ['toy']; sys.exit(tables.main([]))"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stderr=subprocess.DEVNULL)
+    pending = tmp_path / "runs" / "tables.json"
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not list((tmp_path / "runs").glob("toy/ci/2*/steps.count")):
+        time.sleep(0.05)
+    process.kill()
+    process.wait()
+    (folder,) = json.loads(pending.read_text()).values()
+    assert tables.main([]) == 0
+    assert [str(f) for f in (tmp_path / "runs" / "toy" / "ci").glob("2*-*")] == [folder]
+
+
+def test_committed_pages_are_what_the_record_says():
+    if not (tables.RESULTS / "results.json").exists():
+        pytest.skip("no results are recorded yet")
+    recorded = tables.read()
+    for path, text in tables.pages(recorded).items():
+        assert path.read_text() == text, f"{path} was edited by hand: run `python -m scripts.tables --render`"
+    for paper in recorded["papers"]:
+        chapter = (configs.folder_of(f"papers.{paper}") / "README.md").read_text()
+        assert tables.with_block(chapter, tables.block(recorded, paper)) == chapter
+
+
+def test_claims_not_measured_here_keep_what_was_recorded(toy_copy):
+    from common.result import Result
+
+    claim = {**tables.claims.read("toy")[0], "value": 3.0, "holds": True}
+    run = {"data": {}, "git_commit": None, "seed": 0, "wall_s": 1.0, "peak_rss_mb": 1.0, "tables": {}, "figures": [], "notes": [],
+           "machine": {}, "versions": {}}  # fmt: skip
+    recorded = {"papers": {}}
+    job = tables.Job("toy", "ci", "f")
+    tables.record(recorded, job, Result(toy_copy, run | {"claims": [claim]}))
+    tables.record(recorded, job, Result(toy_copy, run | {"claims": [claim | {"value": None, "holds": None}]}))
+    (kept,) = recorded["papers"]["toy"]["claims"]
+    assert (kept["value"], kept["holds"]) == (3.0, True)
