@@ -1,0 +1,71 @@
+"""Compiling the hot loops: numba, without the GIL, cached on disk where a folder can be written.
+
+Everything compiled here runs without the GIL, so plain threads give parallelism over queries and over graph nodes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from common.errors import UserError
+
+try:
+    import numba
+    from llvmlite import ir
+    from numba.core import types
+    from numba.extending import intrinsic
+except ImportError as error:
+    raise UserError("window_ann needs numba: pip install 'icml24-papers[ann]'") from error
+
+HERE = Path(__file__).parent
+SOURCES = ("compiled", "tree", "overlap", "vamana", "plans", "executor")
+# Sums may be reordered and fused (that is what vectorises them); infinities and NaN keep their meaning.
+FAST = {"reassoc", "contract", "nsz", "arcp"}
+
+
+def _cache_folder() -> str:
+    """A folder for machine code that is named after all compiled sources: numba's own check misses changed callees."""
+    digest = hashlib.sha256(b"".join((HERE / f"{name}.py").read_bytes() for name in SOURCES)).hexdigest()[:12]
+    return str(HERE / "__pycache__" / f"numba-{digest}")
+
+
+CACHE = _cache_folder()
+
+
+def jit(function: Callable) -> Any:
+    """Compile `function` on its first call for each type of arguments. Cached; compiled anew where no cache can be written."""
+    before = numba.config.CACHE_DIR
+    numba.config.CACHE_DIR = CACHE  # where this folder cannot be written numba goes on to the user's own cache folder
+    try:
+        return numba.njit(function, nogil=True, fastmath=FAST, error_model="numpy", cache=True)
+    except (RuntimeError, OSError):
+        return numba.njit(function, nogil=True, fastmath=FAST, error_model="numpy")
+    finally:
+        numba.config.CACHE_DIR = before
+
+
+@intrinsic
+def prefetch(typingctx, array, row):
+    """Ask for the first cache lines of array[row] (a 2-D C array); the search computes something else meanwhile."""
+
+    def codegen(context, builder, signature, arguments):
+        view = context.make_array(signature.args[0])(context, builder, arguments[0])
+        stride = builder.extract_value(view.strides, 0)
+        byte = ir.IntType(8).as_pointer()
+        start = builder.gep(builder.bitcast(view.data, byte), [builder.mul(arguments[1], stride)])
+        flag = ir.IntType(32)
+        hint = builder.module.declare_intrinsic(
+            "llvm.prefetch", [byte], ir.FunctionType(ir.VoidType(), [byte, flag, flag, flag])
+        )
+        for line in range(LINES):
+            address = builder.gep(start, [ir.Constant(ir.IntType(64), 64 * line)])
+            builder.call(hint, [address, *(ir.Constant(flag, value) for value in (0, 3, 1))])  # read, keep, data
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp), codegen
+
+
+LINES = 6  # 64-byte lines asked for ahead; the hardware prefetcher follows a longer row by itself

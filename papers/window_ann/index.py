@@ -1,0 +1,374 @@
+"""WindowIndex: the method of the paper as a library. Input is checked here, once; everything below works on ranks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from papers.window_ann import storage
+from papers.window_ann.plans import METHODS, SCAN, Options
+from papers.window_ann.segment import NEEDS, Segment, available_cores, content_hash
+from papers.window_ann.vamana import check_options
+from papers.window_ann.windows import as_labels, disjoint, rank_interval
+
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "vamana": {"R": 32, "L": 64, "alpha": 1.0, "start": "medoid"},
+    "hnswlib": {"M": 16, "ef_construction": 100, "seed": 0},
+    "faiss": {"M": 16, "ef_construction": 100, "seed": 0},
+    "brute": {},
+}
+
+
+class Counts(NamedTuple):
+    """What a search did: distances computed for each query (nq,), and the method that answered it (nq,) of text."""
+
+    distances: np.ndarray
+    methods: np.ndarray
+
+
+class WindowIndex:
+    """Nearest neighbours among the points whose label lies in a window (Engels et al., ICML 2024).
+
+    method: auto, or one of the paper's: prefilter | postfilter | tree | optimized_postfilter | three_split |
+    super_postfilter; it decides which graphs `fit` builds. metric: euclidean | angular. base: vamana | hnswlib | faiss |
+    brute, with its own options (vamana: R, L, alpha, start). beta, cutoff: of the tree; shift, overlap: of the overlapping
+    rows. recall: what auto aims at; graph_cost: how many scanned distances one distance of a graph search is worth to it
+    (they are slower: memory is read at random). threads: all cores if None.
+
+    >>> index = WindowIndex().fit(X, years)                                                       # doctest: +SKIP
+    >>> ids, distances = index.search(Q, 1990, 1999, k=10)
+    """
+
+    def __init__(self, method: str = "auto", metric: str = "euclidean", base: str = "vamana", beta: int = 2, cutoff: int = 1000, seed: int = 0,
+                 threads: int | None = None, *, shift: float = 0.5, overlap: float = 2.0, recall: float = 0.95, graph_cost: float = 2.0,
+                 **base_options: Any):  # fmt: skip
+        _choice("method", method, METHODS)
+        _choice("metric", metric, ("euclidean", "angular"))
+        _choice("base", base, tuple(DEFAULTS))
+        if unknown := set(base_options) - set(DEFAULTS[base]):
+            raise ValueError(
+                f"unknown option {', '.join(sorted(unknown))} of base {base!r}: it takes {', '.join(DEFAULTS[base]) or 'none'}"
+            )
+        if not 0 < recall < 1:
+            raise ValueError(f"recall is {recall}: give the part of the true neighbours to aim at, between 0 and 1")
+        if threads is not None and threads < 1:
+            raise ValueError(f"threads is {threads}: give at least 1, or None for all cores")
+        self.method, self.metric, self.base, self.threads = method, metric, base, threads or available_cores()
+        self.recall, self.graph_cost = recall, graph_cost
+        self.base_options = DEFAULTS[base] | base_options
+        if base == "vamana":
+            check_options(**self.base_options)
+        self.structure = {"beta": beta, "cutoff": cutoff, "shift": shift, "overlap": overlap, "seed": seed}
+        self.segments: list[Segment] = []
+        self.next_id, self.d, self.built_for = 0, 0, ""
+
+    # ---- building ----------------------------------------------------------------------------------------------------
+
+    def fit(self, X: Any, labels: Any, progress: Callable[[Iterable, str], Iterable] | None = None) -> WindowIndex:
+        """Index the rows of X (n, d) float under labels (n,); ids are row numbers. progress: `run.progress`, or the like.
+
+        Raises ValueError for shapes that do not agree, NaN or infinite vectors, NaN labels, an empty X, a zero vector under
+        the angular metric.
+        """
+        X, labels = self._points(X), as_labels(labels)
+        _same_length(X, labels)
+        self.built_for = content_hash(X, labels)
+        self.d, self.next_id = X.shape[1], len(X)
+        self.segments = [self._segment(X, labels, np.arange(len(X)), progress)]
+        return self
+
+    def _points(self, X: Any, name: str = "X") -> np.ndarray:
+        """float32, checked, and of length one under the angular metric."""
+        X = np.asarray(X)
+        if X.dtype.kind not in "biuf":
+            raise ValueError(f"{name} is {X.dtype}: give real numbers")
+        if X.ndim != 2 or X.shape[1] == 0 or (len(X) == 0 and name == "X"):
+            raise ValueError(f"{name} has shape {X.shape}: give one row a vector, (n, d)")
+        if self.d and X.shape[1] != self.d:
+            raise ValueError(f"{name} has {X.shape[1]} columns and the index {self.d}")
+        X = np.ascontiguousarray(X, np.float32)
+        finite = np.isfinite(X).all(axis=1)
+        if not finite.all():
+            raise ValueError(f"{name} has NaN or infinite values, first in row {int(np.argmin(finite))}")
+        if self.metric == "angular":
+            norm = np.linalg.norm(X.astype(np.float64), axis=1, keepdims=True)
+            if not norm.all():
+                raise ValueError(
+                    f"{name} has a row of zeros, row {int(np.argmin(norm))}: it has no direction, and the metric is angular"
+                )
+            X = (X / norm).astype(np.float32)
+        return X
+
+    def _segment(self, X, labels, ids, progress=None, graphs: bool = True) -> Segment:
+        parts = NEEDS[self.method] if graphs else ""
+        segment = Segment(
+            X,
+            labels,
+            ids,
+            parts=parts,
+            threads=self.threads,
+            base=self.base,
+            options=self.base_options,
+            **self.structure,
+        )
+        return segment.build(progress)
+
+    # ---- searching ---------------------------------------------------------------------------------------------------
+
+    def search(self, Q: Any, lo: Any, hi: Any, k: int = 10, closed: str = "both", *, method: str | None = None, beam: int = 40, multiply: int = 1,
+               max_beam: int = 10_000, min_ratio: float | None = None, recall: float | None = None, compat: str = "intended",
+               counted: bool = False) -> tuple[np.ndarray, ...]:  # fmt: skip
+        """The k nearest rows to each query among those whose label lies in its window.
+
+        Q: (nq, d). lo, hi: scalars or (nq,), -inf and inf for no bound; (nq, m) asks for the union of m windows. closed:
+        which ends belong to a window, both | left | right | neither. method: another of those this index holds graphs for.
+        beam, multiply, max_beam: of the doubling postfilter; auto chooses its own beams, from `recall`. min_ratio: below this
+        share of its node an (optimized or three-split) postfilter gives way to tree search; compat="official" makes it
+        always do so, as the official code does.
+
+        Returns ids (nq, k) int64 row numbers, -1 where the window has fewer than k points, and distances (nq, k) float32
+        ascending, inf where missing: true L2, or 1 - cosine. With counted, also `Counts`. Raises ValueError for bad input.
+        """
+        self._fitted()
+        Q = self._points(Q, "Q")
+        method = method or self.method
+        _choice("method", method, METHODS)
+        _choice("compat", compat, ("intended", "official"))
+        if not set(NEEDS[method]) <= set(NEEDS[self.method]):
+            raise ValueError(
+                f"this index was built for method {self.method!r} and has no graphs for {method!r}: build it with method='auto'"
+            )
+        if int(k) != k or not 1 <= k <= len(self):
+            raise ValueError(f"k is {k}: give 1 to {len(self)}, the number of points")
+        if beam < 1 or multiply < 1 or max_beam < 1:
+            raise ValueError(f"beam is {beam}, multiply {multiply}, max_beam {max_beam}: each must be at least 1")
+        if min_ratio is not None and not 0 <= min_ratio <= 1:
+            raise ValueError(f"min_ratio is {min_ratio}: give a share between 0 and 1")
+        lo, hi, windows = self._windows(lo, hi, len(Q))
+        options = Options(
+            METHODS.index(method),
+            int(beam),
+            int(multiply),
+            int(max_beam),
+            float(min_ratio or 0.0),
+            int(compat == "official"),
+        )
+        found = [
+            self._search_segment(segment, Q, lo, hi, windows, closed, int(k), options, recall)
+            for segment in self.segments
+        ]
+        ids, distances = _merge([f[0] for f in found], [f[1] for f in found], int(k))
+        if self.metric == "angular":
+            distances = distances / 2  # |q - x|^2 = 2 - 2 cos on the unit sphere
+        else:
+            distances = np.sqrt(distances)
+        if not counted:
+            return ids, distances
+        names = np.array(METHODS)[found[0][3]]  # of the oldest segment, the largest
+        return ids, distances, Counts(sum(f[2] for f in found), names)
+
+    def _windows(self, lo: Any, hi: Any, nq: int) -> tuple[np.ndarray, np.ndarray, int]:
+        """lo, hi as (nq, m), and m. Raises ValueError for shapes that do not fit and for lo > hi."""
+        lo, hi = np.asarray(lo), np.asarray(hi)
+        try:
+            lo, hi = np.broadcast_arrays(lo, hi)
+            lo, hi = (b if b.ndim == 2 else np.broadcast_to(b, (nq,))[:, None] for b in (lo, hi))
+            if len(lo) != nq:
+                raise ValueError
+        except ValueError:
+            raise ValueError(
+                f"lo has shape {np.shape(lo)} and hi {np.shape(hi)} for {nq} queries: give scalars, (nq,), or (nq, m) for unions"
+            ) from None
+        with np.errstate(invalid="ignore"):
+            try:
+                wrong = np.argwhere(lo > hi)
+            except TypeError:
+                raise ValueError(f"lo is {lo.dtype} and hi is {hi.dtype}: give both of the labels' kind") from None
+        if len(wrong):
+            i = tuple(wrong[0])
+            raise ValueError(f"lo > hi in window {int(i[0])} ({lo[i]} > {hi[i]}): swap them")
+        return lo, hi, lo.shape[1]
+
+    def _search_segment(
+        self, segment: Segment, Q, lo, hi, m: int, closed: str, k: int, options: Options, recall: float | None
+    ) -> tuple[np.ndarray, ...]:
+        """(ids, squared distances, distances computed, methods) of one segment; unions are searched window by window."""
+        S, E = rank_interval(segment.labels, lo, hi, closed)
+        if m > 1:
+            S, E = disjoint(S, E)
+        costs = segment.costs(k, recall or self.recall, self.graph_cost) if METHODS[options.method] == "auto" else None
+        many = Q if m == 1 else np.repeat(Q, m, axis=0)
+        rank, distance, computed, chosen = segment.search(
+            many, np.ascontiguousarray(S.ravel()), np.ascontiguousarray(E.ravel()), k, options, costs
+        )
+        ids = np.where(rank >= 0, segment.ids[rank], -1)
+        if m > 1:
+            nq = len(Q)
+            ids, distance = _merge(
+                list(ids.reshape(nq, m, k).swapaxes(0, 1)), list(distance.reshape(nq, m, k).swapaxes(0, 1)), k
+            )
+            computed, chosen = computed.reshape(nq, m).sum(1), chosen.reshape(nq, m)[:, 0]
+        return ids, distance, computed, chosen
+
+    def explain(self, lo: Any, hi: Any, closed: str = "both", k: int = 10, **options: Any) -> dict[str, Any]:
+        """The plan of one window: its ranks, the method, its pieces and what auto thinks it costs, in distances.
+
+        Each piece says what is done (`scan`, or `graph` with the node's size and the beam) for which ranks.
+        """
+        self._fitted()
+        segment = self.segments[0]
+        method = options.pop("method", self.method)
+        lo, hi, _ = self._windows(lo, hi, 1)
+        s, e = (int(x[0, 0]) for x in rank_interval(segment.labels, lo, hi, closed))
+        chosen = Options(METHODS.index(method), options.get("beam", 40), options.get("multiply", 1), options.get("max_beam", 10_000),
+                         options.get("min_ratio") or 0.0, int(options.get("compat") == "official"))  # fmt: skip
+        costs = segment.costs(k, options.get("recall") or self.recall, self.graph_cost) if method == "auto" else None
+        pieces, number, cost = segment.explain(s, e, chosen, costs)
+        listed = [
+            {"do": "scan", "ranks": (lo_, hi_)} if node == SCAN else
+            {"do": "graph", "ranks": (lo_, hi_), "node": (int(segment.start[node]), int(segment.end[node])), "beam": beam}
+            for node, lo_, hi_, beam, _ in pieces.tolist()
+        ]  # fmt: skip
+        return {
+            "ranks": (s, e),
+            "method": METHODS[number],
+            "cost": cost if method == "auto" else None,
+            "pieces": listed,
+        }
+
+    # ---- inserts and deletes -----------------------------------------------------------------------------------------
+
+    def insert(self, X: Any, labels: Any) -> np.ndarray:
+        """Add rows; returns their ids (m,) int64. Amortised O(log n) rebuilds of a point (Bentley and Saxe's logarithmic method).
+
+        New points form a segment of their own; while a segment is not at least twice as large as the next, they are merged
+        into one. A segment that fits a leaf is scanned and has no graphs.
+        """
+        self._fitted()
+        X, labels = self._points(X), as_labels(labels)
+        _same_length(X, labels)
+        kind = self.segments[0].labels.dtype if self.segments else labels.dtype
+        if labels.dtype.kind != kind.kind:
+            raise ValueError(f"labels are {labels.dtype} and the index's {kind}: give the same kind")
+        ids = np.arange(self.next_id, self.next_id + len(X))
+        self.next_id += len(X)
+        part = (X, labels.astype(kind), ids)
+        while self.segments and self.segments[-1].live < 2 * len(part[0]):
+            part = _concatenate(part, self.segments.pop())
+        self.segments.append(self._segment(*part, graphs=len(part[0]) > self.structure["cutoff"]))
+        return ids
+
+    def delete(self, ids: Any) -> None:
+        """Never return these rows again. A segment of which less than half is left is built anew.
+
+        Raises ValueError for an id that is not here (never was, or was deleted), and then deletes nothing.
+        """
+        self._fitted()
+        ids = np.unique(np.atleast_1d(np.asarray(ids)))
+        if ids.dtype.kind not in "iu":
+            raise ValueError(f"ids are {ids.dtype}: give row numbers")
+        found = [segment.find(ids) for segment in self.segments]
+        known = np.concatenate(
+            [ids[np.isin(ids, segment.ids[ranks])] for segment, ranks in zip(self.segments, found, strict=True)]
+        )
+        if len(missing := np.setdiff1d(ids, known)):
+            raise ValueError(
+                f"there is no row {missing[0]} to delete (and {len(missing) - 1} more): it was never here, or was deleted"
+            )
+        for segment, ranks in zip(self.segments, found, strict=True):
+            segment.bury(ranks)
+        kept = [segment for segment in self.segments if segment.live]
+        self.segments = [
+            self._segment(*_living(s), graphs=s.live > self.structure["cutoff"]) if 2 * s.live < len(s.X) else s
+            for s in kept
+        ]
+
+    def __len__(self) -> int:
+        return sum(segment.live for segment in self.segments)
+
+    def _fitted(self) -> None:
+        if not self.built_for:
+            raise ValueError("this index is empty: call fit(X, labels) first")
+
+    # ---- storing -----------------------------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        """All that it takes to make this index again: text and numbers under `settings`, arrays under `segments`."""
+        self._fitted()
+        settings = {"method": self.method, "metric": self.metric, "base": self.base, "recall": self.recall, "graph_cost": self.graph_cost,
+                    "options": self.base_options, "structure": self.structure, "next_id": self.next_id, "d": self.d, "built_for": self.built_for}  # fmt: skip
+        return {"settings": settings, "segments": [segment.state() for segment in self.segments]}
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any], threads: int | None = None) -> WindowIndex:
+        s = state["settings"]
+        index = cls(
+            s["method"],
+            s["metric"],
+            s["base"],
+            threads=threads,
+            recall=s["recall"],
+            graph_cost=s["graph_cost"],
+            **s["structure"],
+            **s["options"],
+        )
+        index.next_id, index.d, index.built_for = s["next_id"], s["d"], s["built_for"]
+        index.segments = [
+            Segment.from_state(
+                part, threads=index.threads, base=index.base, options=index.base_options, **index.structure
+            )
+            for part in state["segments"]
+        ]
+        return index
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Write a folder of arrays that `load` maps into memory. An earlier index there is replaced in one step."""
+        storage.save(Path(path), self.state())
+
+    @classmethod
+    def load(
+        cls, path: str | os.PathLike, X: Any = None, labels: Any = None, threads: int | None = None, verify: bool = True
+    ) -> WindowIndex:
+        """The index saved at `path`, memory-mapped. With X and labels, the data it must have been fitted on.
+
+        verify: compare every array with its checksum (reads them all). Raises ValueError where the folder is no index, is
+        damaged, or was built for other data.
+        """
+        index = cls.from_state(storage.load(Path(path), verify), threads)
+        if X is not None:
+            index_points = index._points(X)
+            if content_hash(index_points, as_labels(labels)) != index.built_for:
+                raise ValueError(f"the index at {path} was built for other data: fit a new one")
+        return index
+
+
+def _choice(name: str, value: Any, valid: tuple[str, ...]) -> None:
+    if value not in valid:
+        raise ValueError(f"{name} is {value!r}: choose {', '.join(valid)}")
+
+
+def _same_length(X: np.ndarray, labels: np.ndarray) -> None:
+    if len(X) != len(labels):
+        raise ValueError(f"X has {len(X)} rows and labels {len(labels)}: give one label a row")
+
+
+def _merge(ids: list[np.ndarray], distances: list[np.ndarray], k: int) -> tuple[np.ndarray, np.ndarray]:
+    """The k nearest of several answers, (nq, k) each, whose points are disjoint; ties by id."""
+    if len(ids) == 1:
+        return ids[0], distances[0]
+    every, far = np.concatenate(ids, axis=1), np.concatenate(distances, axis=1)
+    order = np.lexsort((every, far), axis=1)[:, :k]
+    return np.take_along_axis(every, order, 1), np.take_along_axis(far, order, 1)
+
+
+def _living(segment: Segment) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    alive = segment.alive
+    return segment.X[alive], segment.labels[alive], segment.ids[alive]
+
+
+def _concatenate(part: tuple[np.ndarray, ...], segment: Segment) -> tuple[np.ndarray, ...]:
+    return tuple(np.concatenate([old, new]) for old, new in zip(_living(segment), part, strict=True))

@@ -1,0 +1,70 @@
+"""An index on disk: a folder of .npy files, read by memory-mapping, and index.json, which says what they must be."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from common.files import sha256_of, write_json
+
+FORMAT = 1
+
+
+def save(path: Path, state: dict[str, Any]) -> None:
+    """Write `state` (WindowIndex.state) as the folder `path`; whole, or not at all."""
+    if path.exists() and not (path / "index.json").exists() and (path.is_file() or any(path.iterdir())):
+        raise ValueError(f"{path} is there and is not an index: choose another path")
+    scratch = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir(parents=True)
+    try:
+        files = {}
+        for number, segment in enumerate(state["segments"]):
+            for name, array in segment.items():
+                file = f"{number}.{name}.npy"
+                np.save(scratch / file, array, allow_pickle=False)
+                files[file] = {"sha256": sha256_of(scratch / file), "bytes": (scratch / file).stat().st_size}
+        write_json(
+            scratch / "index.json",
+            {"format": FORMAT, "settings": state["settings"], "segments": len(state["segments"]), "files": files},
+        )
+        if path.exists():
+            shutil.rmtree(path)
+        os.replace(scratch, path)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def load(path: Path, verify: bool = True) -> dict[str, Any]:
+    """What `save` wrote, arrays memory-mapped (copy on write). Raises ValueError where it is missing or damaged."""
+    try:
+        head = json.loads((path / "index.json").read_text())
+        files, settings, count = head["files"], head["settings"], head["segments"]
+    except FileNotFoundError:
+        raise ValueError(f"there is no index at {path}: give the folder that save() wrote") from None
+    except (ValueError, KeyError, TypeError, NotADirectoryError, UnicodeDecodeError) as error:
+        raise ValueError(f"the index at {path} is damaged (index.json: {error}): build it again") from None
+    if head.get("format") != FORMAT:
+        raise ValueError(
+            f"the index at {path} has format {head.get('format')}, this code reads {FORMAT}: build it again"
+        )
+    segments: list[dict[str, Any]] = [{} for _ in range(count)]
+    for file, known in files.items():
+        part = path / file
+        if (
+            not part.is_file()
+            or part.stat().st_size != known["bytes"]
+            or (verify and sha256_of(part) != known["sha256"])
+        ):
+            raise ValueError(f"the index at {path} is damaged ({file}): build it again")
+        number, name, _ = file.split(".")
+        try:
+            segments[int(number)][name] = np.asarray(np.load(part, mmap_mode="c", allow_pickle=False))
+        except (ValueError, OSError):  # an empty array cannot be mapped
+            segments[int(number)][name] = np.load(part, allow_pickle=False)
+    return {"settings": settings, "segments": segments}

@@ -1,0 +1,431 @@
+"""The Vamana graph (DiskANN; sec. 6 of the window paper uses ParlayANN's): beam search, RobustPrune, build in batches, repair.
+
+A graph covers m consecutive rows of one shared matrix: X[first : first + m]. Its edges are rows of one shared array,
+G[row : row + m] (R columns, local ids, -1 after the last). So a thousand graphs are two arrays and no copies.
+
+A candidate is one uint64: the bits of its squared distance (a non-negative float32 sorts as its bits do), its local id, and
+a flag, `distance << 32 | id << 1 | expanded`. One comparison then orders by distance and breaks ties by id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import numpy as np
+
+from papers.window_ann.compiled import jit, prefetch
+
+LOW = np.uint64(0xFFFFFFFF)
+ONE = np.uint64(1)
+HALF = np.uint64(32)
+
+
+class Graph(NamedTuple):
+    """neighbors: (n, R) int32, nearest first, -1 after the last; entry: where every search starts."""
+
+    neighbors: np.ndarray
+    entry: int
+
+
+class Scratch(NamedTuple):
+    """What one thread needs to search: `seen` (m,) int32 holds the number of the search that last saw a point."""
+
+    seen: np.ndarray
+    stamp: np.ndarray  # (1,) int32: the number of the present search
+    keys: np.ndarray  # (beam + 1,) uint64: the frontier
+    visited: np.ndarray  # uint64: the expanded points of one search, where they are wanted
+    fresh: np.ndarray  # (R,) int32
+
+
+def scratch(m: int, beam: int, R: int, visited: int = 0) -> Scratch:
+    return Scratch(
+        np.zeros(m, np.int32),
+        np.zeros(1, np.int32),
+        np.empty(beam + 1, np.uint64),
+        np.empty(visited, np.uint64),
+        np.empty(R, np.int32),
+    )
+
+
+# ---- distances and candidates ----------------------------------------------------------------------------------------
+
+
+@jit
+def squared(X, i, q):
+    """||X[i] - q||^2 in float32."""
+    total = np.float32(0)
+    for j in range(q.shape[0]):
+        t = X[i, j] - q[j]
+        total += t * t
+    return total
+
+
+@jit
+def squared_between(X, i, j):
+    """||X[i] - X[j]||^2 in float32."""
+    total = np.float32(0)
+    for c in range(X.shape[1]):
+        t = X[i, c] - X[j, c]
+        total += t * t
+    return total
+
+
+@jit
+def as_key(distance, i):
+    return (np.uint64(np.float32(distance).view(np.uint32)) << HALF) | (np.uint64(i) << ONE)
+
+
+@jit
+def key_id(key):
+    return np.int64((key & LOW) >> ONE)
+
+
+@jit
+def key_distance(key):
+    return np.uint32(key >> HALF).view(np.float32)
+
+
+@jit
+def insert(keys, size, capacity, key):
+    """Put `key` into the ascending keys[:size], dropping the largest beyond `capacity`. Returns (new size, its place)."""
+    if size == capacity:
+        if size == 0 or key >= keys[size - 1]:
+            return size, size
+        size -= 1
+    lo, hi = 0, size
+    while lo < hi:
+        middle = (lo + hi) // 2
+        if keys[middle] < key:
+            lo = middle + 1
+        else:
+            hi = middle
+    for t in range(size, lo, -1):
+        keys[t] = keys[t - 1]
+    keys[lo] = key
+    return size + 1, lo
+
+
+# ---- search ----------------------------------------------------------------------------------------------------------
+
+
+@jit
+def beam_search(X, first, G, row, entry, q, beam, k, cut, work):
+    """Greedy search with a frontier of `beam` points (brief form of DiskANN's Algorithm 1).
+
+    Repeats: expand the closest unexpanded frontier point; a new neighbour enters while it is closer than the worst of a
+    full frontier; where cut > 0, what is farther than cut * (distance of the (k+1)-th) leaves (squared distances, as the
+    official code). Returns (frontier size, distances computed, points expanded); the frontier is work.keys, closest first.
+    """
+    keys, seen, visited, fresh = work.keys, work.seen, work.visited, work.fresh
+    work.stamp[0] += 1
+    stamp = work.stamp[0]
+    seen[entry] = stamp
+    keys[0] = as_key(squared(X, first + entry, q), entry)
+    size, computed, expanded, place = 1, 1, 0, 0
+    while place < size:
+        key = keys[place]
+        keys[place] = key | ONE
+        if expanded < len(visited):
+            visited[expanded] = key
+        expanded += 1
+        u = row + key_id(key)
+        number = 0
+        for t in range(G.shape[1]):
+            v = G[u, t]
+            if v < 0:
+                break
+            if seen[v] != stamp:
+                seen[v] = stamp
+                fresh[number] = v
+                number += 1
+                prefetch(X, first + v)
+        computed += number
+        place += 1
+        for t in range(number):
+            v = np.int64(fresh[t])
+            size, at = insert(keys, size, beam, as_key(squared(X, first + v, q), v))
+            place = min(place, at)
+        if cut > 0 and size > k:
+            limit = np.float32(cut) * key_distance(keys[k])
+            while size > k + 1 and key_distance(keys[size - 1]) > limit:
+                size -= 1
+        while place < size and keys[place] & ONE:
+            place += 1
+    return size, computed, expanded
+
+
+# ---- build -----------------------------------------------------------------------------------------------------------
+
+
+@jit
+def sort_keys(keys, n):
+    """Insertion sort: candidates arrive nearly sorted."""
+    for i in range(1, n):
+        key = keys[i]
+        j = i
+        while j > 0 and keys[j - 1] > key:
+            keys[j] = keys[j - 1]
+            j -= 1
+        keys[j] = key
+
+
+@jit
+def robust_prune(X, first, p, keys, n, alpha2, kept):
+    """RobustPrune: of the sorted candidates keys[:n] keep, closest first, those that no kept one hides.
+
+    A kept p* hides p' where alpha d(p*, p') <= d(p, p'), on true distances (alpha2 = alpha^2 acts on squared ones).
+    kept: (R,) int32, filled with local ids; returns the degree, at most R.
+    """
+    degree = 0
+    before = np.uint64(0)
+    for i in range(n):
+        key = keys[i] & ~ONE
+        c = key_id(key)
+        if c == p or (i > 0 and key == before):
+            continue
+        before = key
+        limit = key_distance(key)
+        hidden = False
+        for t in range(degree):
+            if alpha2 * squared_between(X, first + kept[t], first + c) <= limit:
+                hidden = True
+                break
+        if not hidden:
+            kept[degree] = c
+            degree += 1
+            if degree == len(kept):
+                break
+    return degree
+
+
+@jit
+def propose(X, first, G, row, entry, points, L, alpha2, out, work):
+    """Out-edges of each of `points` against the graph as it is: search for it, then RobustPrune what was expanded."""
+    keys = np.empty(len(work.visited) + G.shape[1], np.uint64)
+    for i in range(len(points)):
+        p = points[i]
+        _, _, expanded = beam_search(X, first, G, row, entry, X[first + p], L, L, 0.0, work)
+        n = min(expanded, len(work.visited))
+        keys[:n] = work.visited[:n]
+        for t in range(G.shape[1]):
+            v = G[row + p, t]
+            if v < 0:
+                break
+            keys[n] = as_key(squared_between(X, first + p, first + v), v)
+            n += 1
+        sort_keys(keys, n)
+        out[i, :] = -1
+        robust_prune(X, first, p, keys, n, alpha2, out[i])
+
+
+@jit
+def add_edges(X, first, G, row, pairs, alpha2):
+    """Add edges `target << 32 | source` (sorted): target -> source, pruning where the degree would pass R."""
+    R = G.shape[1]
+    i = 0
+    while i < len(pairs):
+        target = np.int64(pairs[i] >> HALF)
+        end = i
+        while end < len(pairs) and np.int64(pairs[end] >> HALF) == target:
+            end += 1
+        edges = G[row + target]
+        degree = 0
+        while degree < R and edges[degree] >= 0:
+            degree += 1
+        keys = np.empty(degree + end - i, np.uint64)
+        n = 0
+        for t in range(degree):
+            keys[n] = as_key(squared_between(X, first + target, first + edges[t]), edges[t])
+            n += 1
+        for j in range(i, end):
+            source = np.int64(pairs[j] & LOW)
+            known = False
+            for t in range(degree):
+                known = known or edges[t] == source
+            if not known:
+                keys[n] = as_key(squared_between(X, first + target, first + source), source)
+                n += 1
+        if n <= R:
+            for t in range(degree, n):
+                edges[t] = key_id(keys[t])
+        else:
+            sort_keys(keys, n)
+            edges[:] = -1
+            robust_prune(X, first, target, keys, n, alpha2, edges)
+        i = end
+
+
+@jit
+def finish(X, first, G, row, m, entry, L, work):
+    """Make every point reachable from the entry, and sort each list by distance. Returns the number of edges added.
+
+    An unreachable point gets an edge from the closest reachable one that has room, or that has an edge which the
+    breadth-first tree from the entry does not use (duplicates of a point are the usual case: RobustPrune keeps one).
+    """
+    R = G.shape[1]
+    parent = np.full(m, -1, np.int32)
+    queue = np.empty(m, np.int32)
+    parent[entry] = entry
+    queue[0] = entry
+    head, tail, added, todo = 0, 1, 0, 0
+    while True:
+        while head < tail:
+            u = queue[head]
+            head += 1
+            for t in range(R):
+                v = G[row + u, t]
+                if v < 0:
+                    break
+                if parent[v] < 0:
+                    parent[v] = u
+                    queue[tail] = v
+                    tail += 1
+        while todo < m and parent[todo] >= 0:
+            todo += 1
+        if todo == m:
+            break
+        size, _, _ = beam_search(X, first, G, row, entry, X[first + todo], L, L, 0.0, work)
+        hung = False
+        for i in range(size + tail):  # the closest ones found, then any reachable point
+            u = key_id(work.keys[i]) if i < size else np.int64(queue[i - size])
+            for t in range(R - 1, -1, -1):
+                v = G[row + u, t]
+                if v < 0 and t > 0 and G[row + u, t - 1] < 0:
+                    continue
+                if v < 0 or parent[v] != u:
+                    G[row + u, t] = todo
+                    hung = True
+                    break
+            if hung:
+                parent[todo] = u
+                queue[tail] = todo
+                tail += 1
+                break
+        added += 1
+    keys = np.empty(R, np.uint64)
+    for u in range(m):
+        n = 0
+        while n < R and G[row + u, n] >= 0:
+            keys[n] = as_key(squared_between(X, first + u, first + G[row + u, n]), G[row + u, n])
+            n += 1
+        sort_keys(keys, n)
+        for t in range(n):
+            G[row + u, t] = key_id(keys[t])
+    return added
+
+
+def medoid(X: np.ndarray) -> int:
+    """The row closest to the mean."""
+    mean = X.mean(axis=0, dtype=np.float64).astype(np.float32)
+    return int(np.argmin(((X - mean) ** 2).sum(axis=1)))
+
+
+def build_into(X, first: int, m: int, G, row: int, entry: int, L: int, alpha: float, generator: np.random.Generator,
+               run: Callable[[Callable, Iterable], Iterable] = map, workers: int = 1, batch: float = 0.02) -> int:  # fmt: skip
+    """Build the graph of X[first : first + m] into G[row : row + m]. Returns the number of edges the repair added.
+
+    Points enter in a random order, in batches that double up to `batch` m. All points of a batch see the graph as it was
+    before the batch, so the result does not depend on how `run` (map, or a pool's map over `workers` threads) spreads them.
+    """
+    G[row : row + m] = -1
+    order = generator.permutation(m).astype(np.int32)
+    alpha2 = np.float32(alpha * alpha)
+    L = min(L, max(m, 2))
+    R = G.shape[1]
+    works = [scratch(m, L, R, visited=4 * L + 64) for _ in range(workers)]
+    largest, done, size = max(1, int(batch * m)), 0, 1
+    while done < m:
+        points = order[done : done + size]
+        out = np.empty((len(points), R), np.int32)
+
+        def search_part(i: int, points=points, out=out) -> None:
+            part = slice(i * len(points) // workers, (i + 1) * len(points) // workers)
+            propose(X, first, G, row, entry, points[part], L, alpha2, out[part], works[i])
+
+        list(run(search_part, range(workers)))
+        G[row + points] = out
+        source = np.broadcast_to(points[:, None], out.shape)[out >= 0].astype(np.uint64)
+        pairs = np.sort((out[out >= 0].astype(np.uint64) << HALF) | source)
+        cuts = [0] + [_next_target(pairs, i * len(pairs) // workers) for i in range(1, workers)] + [len(pairs)]
+
+        def link_part(i: int, pairs=pairs, cuts=cuts) -> None:
+            add_edges(X, first, G, row, pairs[cuts[i] : cuts[i + 1]], alpha2)
+
+        list(run(link_part, range(workers)))
+        done, size = done + len(points), min(2 * size, largest)
+    return int(finish(X, first, G, row, m, entry, L, works[0]))
+
+
+def _next_target(pairs: np.ndarray, i: int) -> int:
+    """The first index from i on where a new target starts."""
+    while 0 < i < len(pairs) and pairs[i] >> HALF == pairs[i - 1] >> HALF:
+        i += 1
+    return i
+
+
+# ---- one graph by itself ---------------------------------------------------------------------------------------------
+
+
+def build(X: np.ndarray, R: int = 32, L: int = 64, alpha: float = 1.0, seed: int = 0, start: str = "medoid") -> Graph:
+    """The Vamana graph of all rows of X (n, d), float: at most R out-edges, build beam L, pruning factor alpha >= 1.
+
+    alpha acts on true distances, as the theory has it (the official code applies it to squared ones: its alpha is our
+    alpha^2). start: medoid, or `first` as the official code. Raises ValueError for an empty X, R < 1, L < 1, alpha < 1.
+    """
+    X = np.ascontiguousarray(X, np.float32)
+    check_options(R, L, alpha, start)
+    if X.ndim != 2 or len(X) == 0:
+        raise ValueError(f"X has shape {X.shape}: give at least one row, (n, d)")
+    G = np.empty((len(X), R), np.int32)
+    entry = medoid(X) if start == "medoid" else 0
+    build_into(X, 0, len(X), G, 0, entry, L, alpha, np.random.default_rng(seed))
+    return Graph(G, entry)
+
+
+def check_options(R: int, L: int, alpha: float, start: str = "medoid") -> None:
+    if R < 1 or L < 1:
+        raise ValueError(f"R is {R} and L is {L}: both must be at least 1")
+    if not alpha >= 1:
+        raise ValueError(f"alpha is {alpha}: give at least 1 (the relative-neighbourhood rule)")
+    if start not in ("medoid", "first"):
+        raise ValueError(f"start is {start!r}: choose medoid or first")
+
+
+@jit
+def search_all(X, G, entry, Q, beam, k, cut, ids, distances, computed, work):
+    for i in range(len(Q)):
+        size, computed[i], _ = beam_search(X, 0, G, 0, entry, Q[i], beam, k, cut, work)
+        for t in range(min(k, size)):
+            ids[i, t] = key_id(work.keys[t])
+            distances[i, t] = np.sqrt(key_distance(work.keys[t]))
+
+
+def search(
+    graph: Graph, X: np.ndarray, Q: np.ndarray, beam: int, k: int, cut: float = 0.0
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The k nearest rows of X that a search with `beam` finds, one thread.
+
+    Q: (nq, d). cut: 0, or the official code's 1.35 (see `beam_search`). Returns ids (nq, k) int64 (-1 missing), distances
+    (nq, k) float32 (true L2, inf missing) and the number of distances computed for each query (nq,) int64.
+    """
+    X, Q = np.ascontiguousarray(X, np.float32), np.ascontiguousarray(Q, np.float32)
+    if not 1 <= k <= len(X):
+        raise ValueError(f"k is {k}: give 1 to {len(X)}")
+    ids, distances = np.full((len(Q), k), -1), np.full((len(Q), k), np.inf, np.float32)
+    computed = np.zeros(len(Q), np.int64)
+    beam = min(max(beam, k), len(X))
+    search_all(
+        X,
+        graph.neighbors,
+        graph.entry,
+        Q,
+        beam,
+        k,
+        float(cut),
+        ids,
+        distances,
+        computed,
+        scratch(len(X), beam, graph.neighbors.shape[1]),
+    )
+    return ids, distances, computed
