@@ -148,3 +148,145 @@ def losses(curves: Mapping[str, Sequence[float]], title: str) -> Figure:
     ax.set(xlabel="step", ylabel="batch loss, mean of 20 steps", title=title)
     ax.legend(frameon=False, fontsize=8)
     return fig
+
+
+# ---- beyond the paper ------------------------------------------------------------------------------------------------
+
+
+def spectrum(curves: Sequence[tuple[float, NDArray, NDArray, NDArray | None]], eps: float, N: int) -> Figure:
+    """Learning time against frequency, one colour an exponent s."""
+    fig, ax = _new(6)
+    colours = plt.get_cmap("viridis")(np.linspace(0, 0.85, len(curves)))
+    for (s, p, times, finite), colour in zip(curves, colours, strict=True):
+        ax.loglog(p, times, "-" if s else "o", color=colour, label=f"s = {s:g}")
+        if finite is not None:
+            ax.loglog(p, finite, ".", ms=4, color=colour)
+    ax.loglog([], [], ".", color=THEORY, label=f"prompts of {N:,}")
+    reference = np.array([1e-3, 1e-1])
+    ax.loglog(reference, reference**-2.0, ":", color=THEORY, label="$p_k^{-2}$")
+    ax.set(xlabel="frequency $p_k$ of the feature", ylabel=f"time to $L_k$ = {eps:g}")
+    ax.legend(frameon=False, fontsize=8)
+    return fig
+
+
+def phase_diagram(rows: Sequence[Mapping[str, Any]]) -> Figure:
+    """Number of phases and depth of un-learning in (K, p_1)."""
+    fig, (left, right) = _new(10, 2)
+    K, p1 = np.array([row["K"] for row in rows]), np.array([row["p1"] for row in rows])
+    for n, colour in ((2, "#d9d9d9"), (3, "#8fb8c6"), (4, OWN)):
+        chosen = np.array([row["phases"] == n for row in rows])
+        left.loglog(K[chosen], p1[chosen], "s", ms=6, color=colour, label=f"{n} phases")
+    points = right.scatter(K, p1, c=[row["B1_over_lnK"] for row in rows], marker="s", s=36, cmap="magma")
+    fig.colorbar(points, ax=right, label="$B_{k,1} / \\ln K$ at the switch")
+    edge = np.geomspace(K.min(), K.max(), 50)
+    for ax in (left, right):
+        ax.plot(edge, 1 / edge, ":", color=THEORY, label="$p_1 = 1/K$")
+        ax.set(xlabel="features K", ylabel="frequency $p_1$ of the dominant feature", xscale="log", yscale="log")
+    left.legend(frameon=True, fontsize=8, loc="lower left")
+    return fig
+
+
+def finite_n(rows: Sequence[Mapping[str, Any]], theory: Trajectory, asymptote: float, eps: float) -> Figure:
+    """The switch and the final loss against prompt length."""
+    fig, (left, right) = _new(9, 2)
+    N = [row["N"] for row in rows]
+    switch = phases(theory, eps)[0].end
+    left.semilogx(N, [row["t_switch"] for row in rows], "o-", color=DOMINANT, label="gradient descent")
+    left.axhline(switch or math.nan, color=THEORY, ls="--", label="flow, N infinite")
+    left.axhline(asymptote, color=THEORY, ls=":", label="asymptote, K infinite")
+    left.set(xlabel="examples N in a prompt", ylabel="time of the switch", ylim=(0, None))
+    right.loglog(N, [row["loss_end"] for row in rows], "o-", color=OWN, label="loss of rare queries at the end")
+    right.loglog(N, [row["floor"] for row in rows], ":", color=THEORY, label="its infimum: the feature is absent")
+    right.set(xlabel="examples N in a prompt", ylabel="loss", ylim=(1e-6, 1))
+    for ax in (left, right):
+        ax.legend(frameon=False, fontsize=8)
+    return fig
+
+
+def optimisers(curves: Mapping[str, NDArray], eps: float) -> Figure:
+    """Losses of dominant (dashed) and rare (solid) queries, one panel an optimiser."""
+    fig, axes = plt.subplots(2, math.ceil(len(curves) / 2), figsize=(10, 5), layout="constrained", sharey=True)
+    for ax, (name, losses) in zip(axes.T.flat, curves.items(), strict=False):
+        steps = np.arange(1, len(losses) + 1)
+        ax.loglog(steps, losses[:, 1], color=OWN, label="rare queries")
+        ax.loglog(steps, losses[:, 0], color=DOMINANT, ls="--", label="dominant query")
+        ax.axhline(eps, color=THEORY, lw=0.8, ls=":")
+        ax.set(title=name, ylim=(eps / 10, 1))
+    for ax in axes[-1]:
+        ax.set(xlabel="step")
+    for ax in axes[:, 0]:
+        ax.set(ylabel="loss $L_k$")
+    axes[0, 0].legend(frameon=False, fontsize=8)
+    return fig
+
+
+def race(times: Sequence[Mapping[str, Any]], floors: Sequence[Mapping[str, Any]], K: int) -> Figure:
+    """Softmax against linear attention: time to a loss above the floor, and the floor."""
+    fig, (left, right) = _new(10, 2)
+    for eps, style in zip(sorted({row["eps"] for row in times}), ("-", "--", "-.", ":"), strict=False):
+        rows = [row for row in times if row["eps"] == eps]
+        for name, colour in (("softmax", OWN), ("linear", DOMINANT)):
+            left.loglog(
+                [row["K"] for row in rows],
+                [row[f"{name}_theory"] for row in rows],
+                style,
+                color=colour,
+                label=f"{name}, eps = {eps:g}",
+            )
+            left.loglog([row["K"] for row in rows], [row[name] for row in rows], "o", ms=4, color=colour)
+    left.loglog([], [], "o", color=THEORY, ms=4, label="gradient descent")
+    left.set(xlabel="features K", ylabel="time to eps above the floor")
+    N = [row["N"] for row in floors]
+    right.semilogy(
+        N, [row["softmax_theory"] for row in floors], color=OWN, label="softmax, $Q = \\beta I$, $\\beta \\to \\infty$"
+    )
+    right.semilogy(N, [row["softmax"] for row in floors], "o", ms=4, color=OWN, label="the same, measured")
+    right.semilogy(N, [row["bound"] for row in floors], ":", color=THEORY, label="no softmax attention is below")
+    right.semilogy(N, [row["linear"] for row in floors], color=DOMINANT, label="best linear attention")
+    right.set(xlabel=f"examples N in a prompt, K = {K}", ylabel="loss")
+    for ax in (left, right):
+        ax.legend(frameon=False, fontsize=8)
+    return fig
+
+
+def transformers(paths: Mapping[str, Mapping[str, NDArray]], eps: float) -> Figure:
+    """Losses above, effective bilinear weights of rare queries below, one column a variant."""
+    fig, axes = plt.subplots(
+        2,
+        len(paths),
+        figsize=(2.3 * len(paths) + 0.6, 5),
+        layout="constrained",
+        sharex=True,
+        sharey="row",
+        squeeze=False,
+    )
+    for (upper, lower), (name, path) in zip(axes.T, paths.items(), strict=True):
+        steps = path["steps"] + 1
+        upper.loglog(steps, path["rare"], color=OWN, label="rare queries")
+        upper.loglog(steps, path["dominant"], color=DOMINANT, label="dominant query")
+        upper.axhline(eps, color=THEORY, lw=0.8, ls=":")
+        upper.set_title(name.replace("_", " "), fontsize=9)
+        lower.semilogx(steps, path["A"], color=OWN, label="$A_k$")
+        lower.semilogx(steps, path["B1"], color=DOMINANT, label="$B_{k,1}$")
+        lower.set(xlabel="step")
+    axes[0, 0].set(ylabel="loss $L_k$")
+    axes[1, 0].set(ylabel="effective weight")
+    for ax in axes[:, 0]:
+        ax.legend(frameon=False, fontsize=8)
+    return fig
+
+
+def finite_tasks(rows: Sequence[Mapping[str, Any]]) -> Figure:
+    """Loss on old and on new tasks against the number of tasks, one panel a model."""
+    models = list(dict.fromkeys(row["model"] for row in rows))
+    fig, axes = _new(9, len(models), squeeze=False, sharey=True)
+    for ax, model in zip(axes[0], models, strict=True):
+        own = [row for row in rows if row["model"] == model]
+        x = range(len(own))
+        ax.semilogy(x, [row["loss_new_tasks"] for row in own], "o-", color=DOMINANT, label="new tasks")
+        ax.semilogy(x, [row["loss_old_tasks"] for row in own], "o-", color=OWN, label="tasks of the training")
+        ax.set(title=model, xlabel="tasks M in training")
+        ax.set_xticks(list(x), [str(row["tasks"]) for row in own])
+    axes[0][0].set(ylabel="loss")
+    axes[0][0].legend(frameon=False, fontsize=8)
+    return fig

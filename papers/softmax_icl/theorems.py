@@ -1,4 +1,4 @@
-"""The paper's theorems as runs: balanced features (two phases), a dominant feature (four), scaling in K, and real prompts.
+"""The paper's theorems as runs: balanced features (two phases), a dominant feature (four), scaling in K.
 
 Each part logs metrics under its own name. A figure over seeds is that of the seed which is worst for the claim, or furthest from
 theory where the claim is an interval.
@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -20,21 +19,11 @@ from torch import Tensor
 from common.errors import UserError
 from common.run import Run
 from papers.softmax_icl import closed_form, plots
-from papers.softmax_icl.baselines import LinearICL, least_squares, nadaraya_watson
-from papers.softmax_icl.data import (
-    TASK_LAWS,
-    Prompts,
-    draw_tasks,
-    frequencies,
-    load_prompts,
-    make_features,
-    sample_prompts,
-)
+from papers.softmax_icl.data import frequencies, make_features, sample_prompts
 from papers.softmax_icl.descent import Descent, descend
 from papers.softmax_icl.flow import integrate_flow
-from papers.softmax_icl.model import SoftmaxICL, attention_mass, squared_loss
+from papers.softmax_icl.model import SoftmaxICL, squared_loss
 from papers.softmax_icl.population import attention_scores, population_loss
-from papers.softmax_icl.tokens import fit
 from papers.softmax_icl.trajectory import Phase, Trajectory, crossing, phases
 
 
@@ -224,8 +213,10 @@ def scaling(cfg: Any, run: Run) -> None:
         asymptote = closed_form.switch_asymptote(K, part.p1)
         assert switch.end is not None
         rows.append({
-            "K": K, "t_switch": switch.end, "t_switch_asymptote": asymptote.t, "B1_over_lnK_at_switch": path.at(switch.end, "B1") / math.log(K),
-            "asymptote": asymptote.B1 / math.log(K), "t_phase_II_end": second.end, "t_log_K": growth.end, "t_log_K_asymptote": asymptote.t_log_K, "t_eps": end.end,
+            "K": K, "t_switch": switch.end, "t_switch_asymptote": asymptote.t,
+            "B1_over_lnK_at_switch": path.at(switch.end, "B1") / math.log(K),
+            "asymptote": asymptote.B1 / math.log(K), "t_phase_II_end": second.end,
+            "t_log_K": growth.end, "t_log_K_asymptote": asymptote.t_log_K, "t_eps": end.end,
             "phases": sum(bool(phase.length) for phase in found),
         })  # fmt: skip
     run.table("scaling", rows)
@@ -243,160 +234,3 @@ def scaling(cfg: Any, run: Run) -> None:
 def slope(rows: list[dict[str, Any]], name: str, against: str = "K") -> float:
     """Least-squares slope of ln(name) against ln(against)."""
     return float(np.polyfit(np.log([row[against] for row in rows]), np.log([row[name] for row in rows]), 1)[0])
-
-
-# ---- real prompts: training the transformer itself --------------------------------------------------------------------
-
-
-def token_task(cfg: Any, part: Any, run: Run) -> tuple[NDArray, Tensor, Callable[..., Prompts]]:
-    """p (K,), V (d, K) and draw(generator, B=..., **changes) -> Prompts. Raises UserError where the settings do not fit."""
-    with at_the_door():
-        p = frequencies(K=part.K, **part.frequencies)
-        V = make_features(part.d, part.K, cfg.features.kind, run.rng("features").torch, cfg.features.coherence)
-
-        def draw(generator: torch.Generator, B: int = part.batch_size, **changes: Any) -> Prompts:
-            switches = {
-                "law": part.law,
-                "label_noise": part.label_noise,
-                "feature_noise": part.feature_noise,
-                "gaussian_x": part.gaussian_x,
-            }
-            return sample_prompts(B, part.N, p, V, generator, **switches | changes)
-
-        draw(run.rng("trial").torch, B=1)
-    return p, V, draw
-
-
-def tokens(cfg: Any, run: Run) -> None:
-    """The (d+1) x (N+1) transformer trained by SGD on fresh prompts, then tested on task laws it has not seen."""
-    part = cfg.tokens
-    p, V, draw = token_task(cfg, part, run)
-    own = own_prompts(part)
-    finite = not part.gaussian_x and not cfg.features.coherence
-    if not finite:
-        run.note("x is not drawn from orthonormal features: A_k and B_{k,n} are not defined and not reported")
-    rows, laws, curves = [], [], []
-    for seed in cfg.seeds:
-        name = f"tokens{seed}"
-        model = SoftmaxICL(part.d, part.K)
-        with run.time("tokens.fit"):
-            history = fit(model, draw, part.steps, sgd(part.lr), cfg, run, name)
-        with torch.no_grad():
-            last = draw(run.rng(name, "batch", part.steps).torch)  # the batch that would come next
-            row = {
-                "seed": seed,
-                "loss_start": history.losses[0],
-                "loss_end": float(squared_loss(model.predict(*last[:3]), last.y_q).mean()),
-            }
-            if finite:
-                Qf = model.bilinear(V)
-                row |= {"A": float(Qf.diagonal().mean()), "column_sum": float(Qf.sum(dim=0).abs().max())}
-                test = draw(run.rng(name, "attention").torch, B=part.test_prompts)
-                mass = attention_mass(model.attention(test.x, test.x_q), test.feat, part.K)
-                row["attn_end"] = float(mass.gather(1, test.feat_q[:, None]).mean())
-            if own is not None:
-                row["own_loss"] = float(squared_loss(model.predict(*own[:3]), own.y_q).mean())
-        rows.append(row)
-        laws += [{"seed": seed, **found} for found in unseen_tasks(model, draw, part, run, name)]
-        curves.append(history.losses)
-    run.table("tokens", rows)
-    run.table("unseen_tasks", laws)
-    found = {"loss_end": max(row["loss_end"] for row in rows), "law_z": max(abs(row["z"]) for row in laws),
-             "scale_gap": max(row["times_10_gap"] for row in laws)}  # fmt: skip
-    if finite:
-        theory = float(p @ closed_form.initial_loss(p, part.N))
-        found |= {"loss_start": furthest((row["loss_start"] for row in rows), theory), "loss_start_theory": theory,
-                  "A": min(row["A"] for row in rows), "column_sum": max(row["column_sum"] for row in rows),
-                  "attn_end": min(row["attn_end"] for row in rows)}  # fmt: skip
-    if own is not None:
-        found["own_loss"] = max(row["own_loss"] for row in rows)
-    run.log({"tokens": found})
-    run.figure(
-        "tokens",
-        plots.token_losses(curves, closed_form.linear_floor(p, part.N) @ p, closed_form.softmax_floor(p, part.N) @ p),
-    )
-
-
-def sgd(lr: float) -> Callable[[Any], torch.optim.Optimizer]:
-    """Plain stochastic gradient descent, for `fit`."""
-    return lambda parameters: torch.optim.SGD(parameters, lr=lr)
-
-
-def own_prompts(part: Any) -> Prompts | None:
-    """The user's own prompts, where a file is named. Raises UserError where it cannot be used."""
-    if part.prompts is None:
-        return None
-    with at_the_door():
-        prompts = load_prompts(part.prompts)
-        if prompts.x.shape[2] != part.d:
-            raise ValueError(
-                f"{part.prompts} has x of dimension {prompts.x.shape[2]}, the model d = {part.d}: set tokens.d to it"
-            )
-        return prompts
-
-
-@torch.no_grad()
-def unseen_tasks(
-    model: SoftmaxICL, draw: Callable[..., Prompts], part: Any, run: Run, name: str
-) -> list[dict[str, Any]]:
-    """The relative squared error under each law of w, on the same x; and how far it moves when w is scaled by 10.
-
-    The prediction is linear in w, w' sum_i attn_i x_i, so E_w of the squared error is |sum_i attn_i x_i - x_q|^2 for every law with
-    E[w w'] = I. z: the mean difference from that, in standard errors.
-    """
-    test = draw(run.rng(name, "unseen").torch, B=part.test_prompts, label_noise=0.0)
-    exact = (torch.einsum("bn,bnd->bd", model.attention(test.x, test.x_q), test.x) - test.x_q).square().sum(dim=1)
-    rows = []
-    for law in TASK_LAWS:
-        w = draw_tasks(law, part.test_prompts, part.d, run.rng(name, "w", law).torch)
-
-        def relative(scale: float, w: Tensor = w) -> tuple[float, Tensor]:
-            y, y_q = torch.einsum("bnd,bd->bn", test.x, scale * w), torch.einsum("bd,bd->b", test.x_q, scale * w)
-            error = (model.predict(test.x, y, test.x_q) - y_q).square()
-            return float(error.sum() / y_q.square().sum()), error
-
-        once, error = relative(1.0)
-        gap = error - exact
-        rows.append({"law": law, "relative_error": once, "times_10_gap": abs(relative(10.0)[0] / once - 1),
-                     "z": float(gap.mean() / (gap.std() / len(gap) ** 0.5))})  # fmt: skip
-    return rows
-
-
-# ---- baselines and ablations on the same prompts ----------------------------------------------------------------------
-
-
-def ablations(cfg: Any, run: Run) -> None:
-    """The paper's model, its ablations and its baselines on the same prompts, batch for batch; tested feature by feature."""
-    part = cfg.tokens
-    p, _, draw = token_task(cfg, part, run)
-    models: dict[str, Any] = {
-        "softmax": SoftmaxICL(part.d, part.K),
-        "softmax_trained_nu": SoftmaxICL(part.d, part.K, trained_nu=True),
-        "softmax_residual": SoftmaxICL(part.d, part.K, residual=True),
-        "softmax_no_mask": SoftmaxICL(part.d, part.K, mask=False),
-        "linear": LinearICL(part.d),
-    }
-    theory = {"softmax": closed_form.softmax_floor, "softmax_no_mask": closed_form.no_mask_plateau,
-              "linear": closed_form.linear_floor, "least_squares": closed_form.ols_floor}  # fmt: skip
-    predictors: dict[str, Callable[..., Tensor]] = {}
-    curves = {}
-    for name, model in models.items():
-        lr = cfg.ablations.linear_lr if name == "linear" else part.lr
-        with run.time("ablations.fit"):
-            history = fit(model, draw, cfg.ablations.steps, sgd(lr), cfg, run, f"ablations.{name}")
-        curves[name], predictors[name] = history.losses, model.predict
-    predictors["least_squares"] = least_squares
-    for beta in cfg.ablations.beta:
-        predictors[f"kernel_{beta:g}"] = partial(nadaraya_watson, beta=beta)
-
-    each = torch.arange(part.K).repeat_interleave(max(1, part.test_prompts // part.K))  # rare queries count as much
-    test = draw(run.rng("ablations", "test").torch, B=len(each), feat_q=each)
-    rows = []
-    for name, predict in predictors.items():
-        with torch.no_grad():
-            L_k = squared_loss(predict(test.x, test.y, test.x_q), test.y_q).view(part.K, -1).mean(dim=1).numpy()
-        exact = float(p @ theory[name](p, part.N)) if name in theory else None
-        rows.append({"predictor": name, "loss": float(p @ L_k), "worst_feature": float(L_k.max()), "theory": exact})
-    run.table("ablations", rows)
-    run.log({f"ablations.{row['predictor']}": row["loss"] for row in rows})
-    run.figure("ablations", plots.losses(curves, "Ablations on the same prompts"))

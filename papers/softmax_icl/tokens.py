@@ -59,17 +59,19 @@ class InContextRegression(pl.LightningModule):
         self.history = History(state["losses"], state["seen"])
 
 
-def fit(model: nn.Module, draw: Callable[[torch.Generator], Prompts], steps: int, optimizer: Callable[[Any], torch.optim.Optimizer], cfg: Any, run: Run,
-        name: str, *, watch: Callable[[], Any] | None = None, watch_every: int = 1) -> History:  # fmt: skip
-    """Train `model` in place for `steps` batches, batch i being draw(generator of (seed, name, i)).
+def fit(model: nn.Module, draw: Callable[[torch.Generator], Prompts], steps: int,
+        optimizer: Callable[[Any], torch.optim.Optimizer], cfg: Any, run: Run, name: str, *, batches: str | None = None,
+        watch: Callable[[], Any] | None = None, watch_every: int = 1) -> History:  # fmt: skip
+    """Train `model` in place for `steps` batches, batch i being draw(generator of (seed, `batches`, i)).
 
+    name: of this training, in checkpoints; batches: the name of its data where that is not `name`, so that models can share it.
     optimizer: parameters -> optimiser. cfg.trainer says on what device. watch() is called every `watch_every` steps and once at
     the end; it returns numbers, arrays or dicts of them. A killed run goes on from its last checkpoint to the same figures.
     """
     module = InContextRegression(model, optimizer, watch, watch_every)
 
     def batch(step: int) -> tuple[Tensor, ...]:
-        prompts = draw(run.rng(name, "batch", step).torch)
+        prompts = draw(run.rng(batches or name, "batch", step).torch)
         return prompts.x, prompts.y, prompts.x_q, prompts.y_q
 
     precision = "64-true" if next(model.parameters()).dtype == torch.float64 else "32-true"

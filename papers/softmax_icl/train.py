@@ -8,21 +8,21 @@ from common.experiment import Run, experiment
 @experiment("softmax_icl")
 def train(cfg, run: Run) -> None:
     from common.errors import UserError
-    from papers.softmax_icl import beyond, theorems
+    from papers.softmax_icl import beyond, networks, real_prompts, theorems
 
     parts = {
         # the paper's theorems
         "balanced": theorems.balanced,  # two phases; exact solution for infinite prompts
         "imbalanced": theorems.imbalanced,  # a dominant feature: one phase for it, four for the others
         "scaling": theorems.scaling,  # learning times against K, by the infinite-prompt flow
-        "tokens": theorems.tokens,  # the transformer itself, on real prompts, tested on unseen tasks
-        "ablations": theorems.ablations,  # trained nu, residual, no mask; linear attention, least squares, kernels
+        "tokens": real_prompts.tokens,  # the transformer itself, on real prompts, tested on unseen tasks
+        "ablations": real_prompts.ablations,  # trained nu, residual, no mask; linear attention, least squares, kernels
         # beyond the paper
         "spectrum": beyond.spectrum,  # p_k ~ k^-s: learning time against frequency
         "phase_diagram": beyond.phase_diagram,  # where four phases exist at all, in (K, p_1)
         "finite_n": beyond.finite_n,  # does a finite prompt move the switch?
-        "transformers": beyond.transformers,  # heads, trained matrices, residual, MLP, layers, Adam
-        "finite_tasks": beyond.finite_tasks,  # memorising M tasks against learning in context
+        "transformers": networks.transformers,  # heads, trained matrices, residual, MLP, layers, Adam
+        "finite_tasks": networks.finite_tasks,  # memorising M tasks against learning in context
         "optimisers": beyond.optimisers,  # SGD, class-balanced queries, sign descent, Adam
         "race": beyond.race,  # linear against softmax attention: learning time and floor
     }
