@@ -161,6 +161,8 @@ def run_in(folder: Path, job: Job, cfg: DictConfig, overrides: Sequence[str], be
         run = Run(folder, paper=job.paper, verb=job.verb, experiment=configs.experiment_of(overrides), seed=cfg.seed,
                   device="cpu", threads=cfg.threads, config=files.plain(config), overrides=overrides,
                   wall_before=before.wall_s if before else 0.0, started=before.started if before else None)  # fmt: skip
+        if run.is_main:
+            os.environ["PAPERS_RUN_FOLDER"] = str(folder)  # for the ranks that this process may start
         try:
             with _signals(run):
                 run.save("running")

@@ -23,7 +23,7 @@ def make(cfg, run: Run) -> None:
     from common.metrics.language import bits_per_byte, chunk_losses
     from common.training import resumable
 
-    corpus = stdlib.load()
+    corpus = stdlib.load(cfg.library)
     run.data["stdlib"] = corpus.record
     tokenizer_json = run.stage(
         "tokenizer", lambda: train_tokenizer(corpus.train, cfg.model.vocabulary), key=corpus.sha256

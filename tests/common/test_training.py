@@ -1,10 +1,16 @@
 """Loops that a kill does not spoil."""
 
+import csv
+import subprocess
+import sys
+
 import pytest
 import pytorch_lightning as pl
 import torch
 from omegaconf import OmegaConf
 
+from common.errors import UserError
+from common.files import ROOT
 from common.run import Run
 from common.training import _share, lightning_fit, resumable
 
@@ -114,3 +120,33 @@ def test_loop_that_dies_goes_on_with_its_state_and_its_curve(tmp_path):
     with pytest.raises(Killed):
         loop(make_run(tmp_path / "killed"), kill_at=6)
     assert loop(make_run(tmp_path / "killed")) == whole
+
+
+def test_two_processes_give_the_loss_curve_of_one(tmp_path):
+    curves = {}
+    for trainer in ("cpu", "ddp"):
+        command = [
+            sys.executable,
+            "-m",
+            "tests.common.toy",
+            "run",
+            "toy",
+            "fit",
+            f"trainer={trainer}",
+            f"paths.runs={tmp_path / trainer}",
+        ]
+        process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
+        assert process.returncode == 0, process.stderr[-2000:]
+        (folder,) = (tmp_path / trainer / "toy" / "default").glob("2*")  # the other rank wrote nothing
+        with open(folder / "metrics.csv", newline="") as file:
+            curves[trainer] = [float(row["value"]) for row in csv.DictReader(file)]
+    assert len(curves["cpu"]) == 12 + 3
+    assert curves["ddp"] == pytest.approx(curves["cpu"], rel=1e-5)
+
+
+def test_devices_that_are_not_there_are_said(tmp_path):
+    cfg = OmegaConf.create({"trainer": {**CFG.trainer, "accelerator": "gpu"}})
+    if torch.cuda.is_available():
+        pytest.skip("a GPU is here")
+    with pytest.raises(UserError, match="trainer=cpu"):
+        lightning_fit(Net(), lambda step: torch.zeros(1), 1, cfg, make_run(tmp_path / "a"))
