@@ -21,7 +21,7 @@ except ImportError as error:
     raise UserError("window_ann needs numba: pip install 'icml24-papers[ann]'") from error
 
 HERE = Path(__file__).parent
-SOURCES = ("compiled", "tree", "overlap", "vamana", "plans", "executor")
+SOURCES = ("compiled", "tree", "overlap", "beam", "vamana", "plans", "executor")
 # Sums may be reordered and fused (that is what vectorises them); infinities and NaN keep their meaning.
 FAST = {"reassoc", "contract", "nsz", "arcp"}
 
@@ -37,18 +37,18 @@ CACHE = _cache_folder()
 
 def jit(function: Callable) -> Any:
     """Compile `function` on its first call for each type of arguments. Cached; compiled anew where no cache can be written."""
-    before = numba.config.CACHE_DIR
-    numba.config.CACHE_DIR = CACHE  # where this folder cannot be written numba goes on to the user's own cache folder
+    before = numba.config.CACHE_DIR  # type: ignore[attr-defined]
+    numba.config.CACHE_DIR = CACHE  # type: ignore[attr-defined]  # where this folder cannot be written numba goes on to the user's own cache folder
     try:
         return numba.njit(function, nogil=True, fastmath=FAST, error_model="numpy", cache=True)
     except (RuntimeError, OSError):
         return numba.njit(function, nogil=True, fastmath=FAST, error_model="numpy")
     finally:
-        numba.config.CACHE_DIR = before
+        numba.config.CACHE_DIR = before  # type: ignore[attr-defined]
 
 
 @intrinsic
-def prefetch(typingctx, array, row):
+def _prefetch(typingctx, array, row):
     """Ask for the first cache lines of array[row] (a 2-D C array); the search computes something else meanwhile."""
 
     def codegen(context, builder, signature, arguments):
@@ -68,4 +68,5 @@ def prefetch(typingctx, array, row):
     return types.void(array, types.intp), codegen
 
 
+prefetch: Any = _prefetch
 LINES = 6  # 64-byte lines asked for ahead; the hardware prefetcher follows a longer row by itself

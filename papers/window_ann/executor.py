@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from papers.window_ann.beam import as_key, beam_search, insert, key_distance, key_id, squared
 from papers.window_ann.compiled import jit
 from papers.window_ann.plans import SCAN, plan
-from papers.window_ann.vamana import as_key, beam_search, insert, key_distance, key_id, squared
 
 
 @jit

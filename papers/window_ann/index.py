@@ -62,7 +62,13 @@ class WindowIndex:
         self.base_options = DEFAULTS[base] | base_options
         if base == "vamana":
             check_options(**self.base_options)
-        self.structure = {"beta": beta, "cutoff": cutoff, "shift": shift, "overlap": overlap, "seed": seed}
+        self.structure: dict[str, Any] = {
+            "beta": beta,
+            "cutoff": cutoff,
+            "shift": shift,
+            "overlap": overlap,
+            "seed": seed,
+        }
         self.segments: list[Segment] = []
         self.next_id, self.d, self.built_for = 0, 0, ""
 
@@ -119,19 +125,27 @@ class WindowIndex:
 
     # ---- searching ---------------------------------------------------------------------------------------------------
 
-    def search(self, Q: Any, lo: Any, hi: Any, k: int = 10, closed: str = "both", *, method: str | None = None, beam: int = 40, multiply: int = 1,
-               max_beam: int = 10_000, min_ratio: float | None = None, recall: float | None = None, compat: str = "intended",
-               counted: bool = False) -> tuple[np.ndarray, ...]:  # fmt: skip
+    def search(
+        self, Q: Any, lo: Any, hi: Any, k: int = 10, closed: str = "both", **how: Any
+    ) -> tuple[np.ndarray, np.ndarray]:
         """The k nearest rows to each query among those whose label lies in its window.
 
         Q: (nq, d). lo, hi: scalars or (nq,), -inf and inf for no bound; (nq, m) asks for the union of m windows. closed:
-        which ends belong to a window, both | left | right | neither. method: another of those this index holds graphs for.
-        beam, multiply, max_beam: of the doubling postfilter; auto chooses its own beams, from `recall`. min_ratio: below this
-        share of its node an (optimized or three-split) postfilter gives way to tree search; compat="official" makes it
-        always do so, as the official code does.
+        which ends belong to a window, both | left | right | neither. how: see `search_counted`.
 
         Returns ids (nq, k) int64 row numbers, -1 where the window has fewer than k points, and distances (nq, k) float32
-        ascending, inf where missing: true L2, or 1 - cosine. With counted, also `Counts`. Raises ValueError for bad input.
+        ascending, inf where missing: true L2, or 1 - cosine. Raises ValueError for bad input.
+        """
+        return self.search_counted(Q, lo, hi, k, closed, **how)[:2]
+
+    def search_counted(self, Q: Any, lo: Any, hi: Any, k: int = 10, closed: str = "both", *, method: str | None = None, beam: int = 40,
+                       multiply: int = 1, max_beam: int = 10_000, min_ratio: float | None = None, recall: float | None = None,
+                       compat: str = "intended") -> tuple[np.ndarray, np.ndarray, Counts]:  # fmt: skip
+        """`search`, and what it cost.
+
+        method: another of those this index holds graphs for. beam, multiply, max_beam: of the doubling postfilter; auto
+        chooses its own beams, from `recall`. min_ratio: below this share of its node an (optimized or three-split) postfilter
+        gives way to tree search; compat="official" makes it always do so, as the official code does.
         """
         self._fitted()
         Q = self._points(Q, "Q")
@@ -146,9 +160,10 @@ class WindowIndex:
             raise ValueError(f"k is {k}: give 1 to {len(self)}, the number of points")
         if beam < 1 or multiply < 1 or max_beam < 1:
             raise ValueError(f"beam is {beam}, multiply {multiply}, max_beam {max_beam}: each must be at least 1")
-        if min_ratio is not None and not 0 <= min_ratio <= 1:
-            raise ValueError(f"min_ratio is {min_ratio}: give a share between 0 and 1")
-        lo, hi, windows = self._windows(lo, hi, len(Q))
+        for name, share in (("min_ratio", min_ratio), ("recall", recall)):
+            if share is not None and not 0 <= share <= 1:
+                raise ValueError(f"{name} is {share}: give a share between 0 and 1")
+        lo, hi, m = self._windows(lo, hi, len(Q))
         options = Options(
             METHODS.index(method),
             int(beam),
@@ -158,18 +173,14 @@ class WindowIndex:
             int(compat == "official"),
         )
         found = [
-            self._search_segment(segment, Q, lo, hi, windows, closed, int(k), options, recall)
-            for segment in self.segments
+            self._search_segment(segment, Q, lo, hi, m, closed, int(k), options, recall) for segment in self.segments
         ]
         ids, distances = _merge([f[0] for f in found], [f[1] for f in found], int(k))
-        if self.metric == "angular":
-            distances = distances / 2  # |q - x|^2 = 2 - 2 cos on the unit sphere
-        else:
-            distances = np.sqrt(distances)
-        if not counted:
-            return ids, distances
-        names = np.array(METHODS)[found[0][3]]  # of the oldest segment, the largest
-        return ids, distances, Counts(sum(f[2] for f in found), names)
+        distances = (
+            distances / 2 if self.metric == "angular" else np.sqrt(distances)
+        )  # |q - x|^2 = 2 - 2 cos on the unit sphere
+        computed = np.sum([f[2] for f in found], axis=0)
+        return ids, distances, Counts(computed, np.array(METHODS)[found[0][3]])  # the oldest segment is the largest
 
     def _windows(self, lo: Any, hi: Any, nq: int) -> tuple[np.ndarray, np.ndarray, int]:
         """lo, hi as (nq, m), and m. Raises ValueError for shapes that do not fit and for lo > hi."""
@@ -256,10 +267,10 @@ class WindowIndex:
             raise ValueError(f"labels are {labels.dtype} and the index's {kind}: give the same kind")
         ids = np.arange(self.next_id, self.next_id + len(X))
         self.next_id += len(X)
-        part = (X, labels.astype(kind), ids)
+        part: tuple[np.ndarray, ...] = (X, labels.astype(kind), ids)
         while self.segments and self.segments[-1].live < 2 * len(part[0]):
             part = _concatenate(part, self.segments.pop())
-        self.segments.append(self._segment(*part, graphs=len(part[0]) > self.structure["cutoff"]))
+        self.segments.append(self._of(part))
         return ids
 
     def delete(self, ids: Any) -> None:
@@ -282,10 +293,11 @@ class WindowIndex:
         for segment, ranks in zip(self.segments, found, strict=True):
             segment.bury(ranks)
         kept = [segment for segment in self.segments if segment.live]
-        self.segments = [
-            self._segment(*_living(s), graphs=s.live > self.structure["cutoff"]) if 2 * s.live < len(s.X) else s
-            for s in kept
-        ]
+        self.segments = [self._of(_living(s)) if 2 * s.live < len(s.X) else s for s in kept]
+
+    def _of(self, part: tuple[np.ndarray, ...]) -> Segment:
+        X, labels, ids = part
+        return self._segment(X, labels, ids, graphs=len(X) > self.structure["cutoff"])
 
     def __len__(self) -> int:
         return sum(segment.live for segment in self.segments)

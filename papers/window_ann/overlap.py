@@ -70,7 +70,7 @@ def smallest_row(size, shift, count, s, e):
     """(row, bucket): from the lowest row up, the first with a bucket around [s, e). Row 0 always has."""
     for row in range(len(size) - 1, 0, -1):
         B, h = size[row], shift[row]
-        if B < e - s:
+        if e - s > B:
             continue
         low = max(0, -((B - e) // h))  # first bucket that ends at or after e; the last one ends at n
         high = min(count[row] - 1, s // h)  # last bucket that starts at or before s

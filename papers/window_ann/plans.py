@@ -25,7 +25,7 @@ class Layout(NamedTuple):
     """All nodes over the n sorted points: the tree's, then super-postfiltering's; equal ranges share one graph.
 
     start, end: (nodes,) int64 ranks; graph: (nodes,) int64, first row in the edge array, -1 where none was built; entry:
-    (nodes,) int64 local ids; offsets, first: the tree's; size, shift, count, number: the overlapping rows', `number` the node
+    (nodes,) int64 local ids; offsets, first: the tree's; size, shift, counts, number: the overlapping rows', `number` the node
     of each row's first bucket; live: (n + 1,) int64, how many points before each rank are not deleted; cutoff: (1,).
     """
 
@@ -37,7 +37,7 @@ class Layout(NamedTuple):
     first: np.ndarray
     size: np.ndarray
     shift: np.ndarray
-    count: np.ndarray
+    counts: np.ndarray
     number: np.ndarray
     live: np.ndarray
     cutoff: np.ndarray
@@ -138,7 +138,7 @@ def plan_super(layout, s, e, options, pieces, count):
     """(d) Super-postfiltering: the smallest overlapping bucket around the window; tiny windows are scanned, as in (b)."""
     if 4 * (e - s) < layout.cutoff[0]:
         return add(pieces, count, SCAN, s, e, 0, 0)
-    row, bucket = smallest_row(layout.size, layout.shift, layout.count, s, e)
+    row, bucket = smallest_row(layout.size, layout.shift, layout.counts, s, e)
     return add(pieces, count, layout.number[row] + bucket, s, e, options.beam, options.multiply)
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from papers.window_ann import executor, planner, vamana
 from papers.window_ann.base import BASES, search_one
+from papers.window_ann.beam import Scratch, scratch
 from papers.window_ann.overlap import OverlappingRows
 from papers.window_ann.plans import AUTO, Costs, Layout, Options, no_costs, piece_room, plan
 from papers.window_ann.tree import Tree
@@ -81,7 +82,8 @@ class Segment:
         self.owner = {int(node): int(seen[self.start[node], self.end[node]]) for node in np.flatnonzero(wanted)}
         first = self.tree.first.astype(np.int64)
         self.layout = Layout(self.start, self.end, graph, np.zeros(len(buckets), np.int64), self.tree.offsets, first, self.overlap.size,
-                             self.overlap.shift, self.overlap.count, trees + self.overlap.first[:-1], np.arange(len(self.X) + 1), np.array([cutoff]))  # fmt: skip
+                             self.overlap.shift, self.overlap.count, trees + self.overlap.first[:-1],
+                             np.arange(len(self.X) + 1), np.array([cutoff]))  # fmt: skip
 
     # ---- building ----------------------------------------------------------------------------------------------------
 
@@ -124,7 +126,8 @@ class Segment:
     def search_pieces(self, Q: np.ndarray, pieces: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """One piece for each query: what the planner measures. pieces: (nq, 5) int64."""
         S = np.zeros(len(Q), np.int64)
-        return self._spread(Q, S, S, k, Options(AUTO, 1, 1, 10_000, 0.0, 0), no_costs(), pieces)[:3]
+        ids, distances, computed, _ = self._spread(Q, S, S, k, Options(AUTO, 1, 1, 10_000, 0.0, 0), no_costs(), pieces)
+        return ids, distances, computed
 
     def costs(self, k: int, target: float, graph_cost: float) -> Costs:
         if k not in self.measured:
@@ -162,14 +165,14 @@ class Segment:
         with ThreadPoolExecutor(self.threads) as pool:
             list(pool.map(part, starts))
 
-    def _borrow(self, beam: int) -> vamana.Scratch:
+    def _borrow(self, beam: int) -> Scratch:
         """A thread's scratch space, made once and passed from search to search."""
         try:
             work = self._scratch.get_nowait()
         except queue.Empty:
             work = None
         if work is None or len(work.keys) <= beam or work.stamp[0] > 2**30:
-            work = vamana.scratch(len(self.X), beam, max(self.G.shape[1], 1))
+            work = scratch(len(self.X), beam, max(self.G.shape[1], 1))
         return work
 
     def _search_python(self, cut, Q, S, E, k, options, costs, given, ids, distances, computed, chosen, room) -> None:

@@ -1,10 +1,6 @@
-"""The Vamana graph (DiskANN; sec. 6 of the window paper uses ParlayANN's): beam search, RobustPrune, build in batches, repair.
+"""The Vamana graph (DiskANN; sec. 6 of the window paper uses ParlayANN's): RobustPrune, build in batches, repair.
 
-A graph covers m consecutive rows of one shared matrix: X[first : first + m]. Its edges are rows of one shared array,
-G[row : row + m] (R columns, local ids, -1 after the last). So a thousand graphs are two arrays and no copies.
-
-A candidate is one uint64: the bits of its squared distance (a non-negative float32 sorts as its bits do), its local id, and
-a flag, `distance << 32 | id << 1 | expanded`. One comparison then orders by distance and breaks ties by id.
+Where a graph lies in the shared arrays, and what a candidate is, stands in beam.py.
 """
 
 from __future__ import annotations
@@ -14,11 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from papers.window_ann.compiled import jit, prefetch
-
-LOW = np.uint64(0xFFFFFFFF)
-ONE = np.uint64(1)
-HALF = np.uint64(32)
+from papers.window_ann.beam import HALF, LOW, ONE, as_key, beam_search, key_distance, key_id, scratch, squared_between
+from papers.window_ann.compiled import jit
 
 
 class Graph(NamedTuple):
@@ -26,133 +19,6 @@ class Graph(NamedTuple):
 
     neighbors: np.ndarray
     entry: int
-
-
-class Scratch(NamedTuple):
-    """What one thread needs to search: `seen` (m,) int32 holds the number of the search that last saw a point."""
-
-    seen: np.ndarray
-    stamp: np.ndarray  # (1,) int32: the number of the present search
-    keys: np.ndarray  # (beam + 1,) uint64: the frontier
-    visited: np.ndarray  # uint64: the expanded points of one search, where they are wanted
-    fresh: np.ndarray  # (R,) int32
-
-
-def scratch(m: int, beam: int, R: int, visited: int = 0) -> Scratch:
-    return Scratch(
-        np.zeros(m, np.int32),
-        np.zeros(1, np.int32),
-        np.empty(beam + 1, np.uint64),
-        np.empty(visited, np.uint64),
-        np.empty(R, np.int32),
-    )
-
-
-# ---- distances and candidates ----------------------------------------------------------------------------------------
-
-
-@jit
-def squared(X, i, q):
-    """||X[i] - q||^2 in float32."""
-    total = np.float32(0)
-    for j in range(q.shape[0]):
-        t = X[i, j] - q[j]
-        total += t * t
-    return total
-
-
-@jit
-def squared_between(X, i, j):
-    """||X[i] - X[j]||^2 in float32."""
-    total = np.float32(0)
-    for c in range(X.shape[1]):
-        t = X[i, c] - X[j, c]
-        total += t * t
-    return total
-
-
-@jit
-def as_key(distance, i):
-    return (np.uint64(np.float32(distance).view(np.uint32)) << HALF) | (np.uint64(i) << ONE)
-
-
-@jit
-def key_id(key):
-    return np.int64((key & LOW) >> ONE)
-
-
-@jit
-def key_distance(key):
-    return np.uint32(key >> HALF).view(np.float32)
-
-
-@jit
-def insert(keys, size, capacity, key):
-    """Put `key` into the ascending keys[:size], dropping the largest beyond `capacity`. Returns (new size, its place)."""
-    if size == capacity:
-        if size == 0 or key >= keys[size - 1]:
-            return size, size
-        size -= 1
-    lo, hi = 0, size
-    while lo < hi:
-        middle = (lo + hi) // 2
-        if keys[middle] < key:
-            lo = middle + 1
-        else:
-            hi = middle
-    for t in range(size, lo, -1):
-        keys[t] = keys[t - 1]
-    keys[lo] = key
-    return size + 1, lo
-
-
-# ---- search ----------------------------------------------------------------------------------------------------------
-
-
-@jit
-def beam_search(X, first, G, row, entry, q, beam, k, cut, work):
-    """Greedy search with a frontier of `beam` points (brief form of DiskANN's Algorithm 1).
-
-    Repeats: expand the closest unexpanded frontier point; a new neighbour enters while it is closer than the worst of a
-    full frontier; where cut > 0, what is farther than cut * (distance of the (k+1)-th) leaves (squared distances, as the
-    official code). Returns (frontier size, distances computed, points expanded); the frontier is work.keys, closest first.
-    """
-    keys, seen, visited, fresh = work.keys, work.seen, work.visited, work.fresh
-    work.stamp[0] += 1
-    stamp = work.stamp[0]
-    seen[entry] = stamp
-    keys[0] = as_key(squared(X, first + entry, q), entry)
-    size, computed, expanded, place = 1, 1, 0, 0
-    while place < size:
-        key = keys[place]
-        keys[place] = key | ONE
-        if expanded < len(visited):
-            visited[expanded] = key
-        expanded += 1
-        u = row + key_id(key)
-        number = 0
-        for t in range(G.shape[1]):
-            v = G[u, t]
-            if v < 0:
-                break
-            if seen[v] != stamp:
-                seen[v] = stamp
-                fresh[number] = v
-                number += 1
-                prefetch(X, first + v)
-        computed += number
-        place += 1
-        for t in range(number):
-            v = np.int64(fresh[t])
-            size, at = insert(keys, size, beam, as_key(squared(X, first + v, q), v))
-            place = min(place, at)
-        if cut > 0 and size > k:
-            limit = np.float32(cut) * key_distance(keys[k])
-            while size > k + 1 and key_distance(keys[size - 1]) > limit:
-                size -= 1
-        while place < size and keys[place] & ONE:
-            place += 1
-    return size, computed, expanded
 
 
 # ---- build -----------------------------------------------------------------------------------------------------------

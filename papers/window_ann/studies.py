@@ -1,0 +1,314 @@
+"""The experiments of the paper as studies: each takes the config and the run, and hands the run what it found."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from common.errors import UserError
+from common.run import Run
+from papers.window_ann import baselines, data, datasets, evaluate, plots, structure
+from papers.window_ann.index import WindowIndex
+from papers.window_ann.segment import content_hash
+from papers.window_ann.windows import rank_interval
+
+OURS = ("tree", "optimized_postfilter", "three_split", "super_postfilter")
+BASELINES = ("prefilter", "postfilter")
+ONE_GRAPH = "one graph, same budget"
+
+
+@contextlib.contextmanager
+def at_the_door() -> Iterator[None]:
+    """What the library calls a bad argument is, in a run, a bad config."""
+    try:
+        yield
+    except ValueError as error:
+        raise UserError(str(error)) from error
+
+
+def make_index(
+    cfg: Any, run: Run, work: datasets.Workload, metric: str, seed: int, method: str = "auto", **changed: Any
+) -> WindowIndex:
+    """The index of a workload; its graphs are kept as a stage that every run with the same data and options shares."""
+    options = {**cfg.index, **changed}
+    with at_the_door():
+        index = WindowIndex(method, metric, seed=seed, threads=run.threads, graph_cost=cfg.search.graph_cost, **options)
+
+        def build() -> dict:
+            with run.time("build"):
+                index.fit(work.X, work.labels, progress=run.progress)
+            if method == "auto":
+                with run.time("calibrate"):
+                    index.segments[0].costs(cfg.search.k, 0.95, 1.0)
+            return index.state()
+
+        key = {
+            "options": options,
+            "method": method,
+            "metric": metric,
+            "seed": seed,
+            "k": cfg.search.k,
+            "data": content_hash(work.X, np.asarray(work.labels)),
+        }
+        state = run.stage(f"index_{method}", build, key=key, shared=True)
+        return WindowIndex.from_state(state, threads=run.threads)
+
+
+# ---- recall against distances (sec. 6; E1, E2) -----------------------------------------------------------------------
+
+
+def curves(cfg: Any, run: Run) -> None:
+    """Every method at every setting and window size: distances computed for each query against recall@k."""
+    found = [_curves_of(cfg, run, seed) for seed in cfg.seeds]
+    _report(cfg, run, [row for rows, _ in found for row in rows], found[-1][1])
+
+
+def _curves_of(cfg: Any, run: Run, seed: int) -> tuple[list[dict], str]:
+    with at_the_door():
+        work, given, metric, name = data.load(cfg, run, seed)
+    index = make_index(cfg, run, work, metric, seed)
+    return run.stage(
+        f"sweep_{seed}", lambda: sweep_windows(cfg, run, index, work, given, metric, seed), key=index.built_for
+    ), name
+
+
+def sweep_windows(
+    cfg: Any, run: Run, index: WindowIndex, work: datasets.Workload, given: dict, metric: str, seed: int
+) -> list[dict]:
+    rows = []
+    X, Q = (
+        (work.X, work.queries)
+        if metric == "euclidean"
+        else (datasets.normalised(work.X), datasets.normalised(work.queries))
+    )
+    for p in run.progress(list(cfg.search.fractions), f"windows, seed {seed}"):
+        lo, hi = (
+            given[p] if p in given else datasets.windows(work.labels, 2.0**p, len(Q), run.rng("windows", seed, p).numpy)
+        )
+        truth = datasets.truth(X, work.labels, Q, lo, hi, cfg.search.k)
+        with at_the_door(), run.time("sweep"):
+            rows += [{"seed": seed, "p": p, **row} for row in sweep(cfg, index, work.queries, lo, hi, truth)]
+    return rows
+
+
+def sweep(cfg: Any, index: WindowIndex, Q: np.ndarray, lo: np.ndarray, hi: np.ndarray, truth: np.ndarray) -> list[dict]:
+    """One window size: rows {method, beam, multiply, recall, distances}. All methods have the same settings to choose from.
+
+    A beam's multiplies end where recall passes 0.999 or stops rising, a method's beams where a query costs more than a
+    scan of its window (both as in the paper's scripts, with distances in place of seconds).
+    """
+    rows: list[dict] = []
+
+    def measure(method: str, **options: Any) -> tuple[float, float]:
+        ids, _, counts = index.search_counted(Q, lo, hi, cfg.search.k, method=method, **options)
+        found, cost = evaluate.recall(ids, truth), float(counts.distances.mean())
+        rows.append(
+            {
+                "method": method,
+                **{"beam": None, "multiply": None, "target": None},
+                **options,
+                "recall": found,
+                "distances": cost,
+            }
+        )
+        return found, cost
+
+    _, scan = measure("prefilter")
+    for method in ("postfilter", *OURS):
+        for beam in cfg.search.beams:
+            before = -1.0
+            for multiply in cfg.search.multiplies if method != "tree" else [1]:
+                found, cost = measure(method, beam=beam, multiply=multiply)
+                if found > 0.999 or found <= before or cost > scan:
+                    break
+                before = found
+            if rows[-1]["recall"] > 0.999 or rows[-1]["distances"] > 2 * scan:
+                break
+    for target in cfg.search.targets:
+        if measure("auto", recall=target)[0] > 0.999:
+            break
+    return rows
+
+
+def _report(cfg: Any, run: Run, rows: list[dict], name: str) -> None:
+    """From all settings to figures of the claims: the least cost that reaches the level, for each method and window size."""
+    level = cfg.search.level
+    best = cheapest(rows, level)
+    table, per_seed = [], []
+    for p in cfg.search.fractions:
+        line: dict[str, Any] = {"window": f"2^{p}"}
+        for method in (*BASELINES, *OURS, "auto"):
+            line[method] = float(np.mean([best[seed, p, method] for seed in cfg.seeds]))
+        ratios = []
+        for seed in cfg.seeds:
+            cost = {method: best[seed, p, method] for method in (*BASELINES, *OURS, "auto")}
+            ours, theirs = np.nanmin([cost[m] for m in OURS]), np.nanmin([cost[m] for m in BASELINES])
+            single = np.nanmin([ours, theirs])
+            ratios.append({"seed": seed, "p": p, "speedup": theirs / ours, "planner": cost["auto"] / single})
+        line["speedup"] = float(np.mean([r["speedup"] for r in ratios]))
+        line["auto / best"] = float(np.mean([r["planner"] for r in ratios]))
+        per_seed += ratios
+        table.append(line)
+    by_seed = [[r["speedup"] for r in per_seed if r["seed"] == seed and -7 <= r["p"] <= -1] for seed in cfg.seeds]
+    run.log(
+        {name: {"speedup_max": min(max(x) for x in by_seed), "planner_worst": _worst([r["planner"] for r in per_seed])}}
+    )
+    mid = [[r["speedup"] for r in per_seed if r["seed"] == seed and -7 <= r["p"] <= -3] for seed in cfg.seeds]
+    if all(mid):
+        run.log({f"{name}.speedup_mid": min(max(x) for x in mid)})
+    full = [r["speedup"] for r in per_seed if r["p"] == 0]
+    if full:
+        run.log({f"{name}.speedup_full_low": min(full), f"{name}.speedup_full_high": max(full)})
+    for line in table:
+        run.log({f"{name}.speedup.{line['window'].replace('^-', '_minus_').replace('^', '_')}": line["speedup"]})
+    run.table("distances_at_recall", table)
+    plots.write_rows(run, "curves", rows)
+    run.figure("distances_by_window", plots.by_window(table, level))
+    run.figure("recall_against_distances", plots.curves([r for r in rows if r["seed"] == cfg.seeds[0]]))
+
+
+def _worst(ratios: list[float]) -> float:
+    """The largest; NaN (the planner never reached the level) is worst of all."""
+    return float("nan") if np.isnan(ratios).any() else max(ratios)
+
+
+def cheapest(rows: list[dict], level: float) -> dict[tuple, float]:
+    """(seed, p, method) -> least distances with recall >= level, NaN where no setting reaches it."""
+    points: dict[tuple, list] = {}
+    for row in rows:
+        points.setdefault((row["seed"], row["p"], row["method"]), []).append((row["recall"], row["distances"]))
+    return {key: evaluate.cost_at(some, level) for key, some in points.items()}
+
+
+# ---- adversarial windows (sec. 6; E3) --------------------------------------------------------------------------------
+
+
+def adversarial(cfg: Any, run: Run) -> None:
+    """Queries whose windows hold only points of another cluster: tree and super against one graph of the same budget."""
+    rows = [row for seed in cfg.seeds for row in _adversarial_of(cfg, run, seed)]
+    recall = {(r["seed"], r["method"]): r["recall"] for r in rows}
+    run.log(
+        {"adversarial.recall": {method: min(recall[seed, method] for seed in cfg.seeds) for method in (*OURS, "auto")}}
+    )
+    share = [
+        recall[seed, ONE_GRAPH] / min(recall[seed, "tree"], recall[seed, "super_postfilter"]) for seed in cfg.seeds
+    ]
+    run.log({"adversarial.one_graph_share": max(share)})
+    table = []
+    for method in dict.fromkeys(r["method"] for r in rows):
+        mine = [r for r in rows if r["method"] == method]
+        table.append(
+            {
+                "method": method,
+                "recall": float(np.mean([r["recall"] for r in mine])),
+                "distances": float(np.mean([r["distances"] for r in mine])),
+            }
+        )
+    run.table("adversarial", table)
+    run.figure("adversarial", plots.adversarial(table))
+
+
+def _adversarial_of(cfg: Any, run: Run, seed: int) -> list[dict]:
+    o = cfg.adversarial
+    work = datasets.adversarial(run.rng("adversarial", seed).numpy, o.clusters, o.size, o.d, o.variance, o.queries)
+    run.record_data("adversarial", "synthetic", "papers.window_ann.datasets.adversarial", None)
+    index = make_index(cfg, run, work, "euclidean", seed)
+    return run.stage(f"adversarial_{seed}", lambda: _adversarial(cfg, index, work, seed), key=index.built_for)
+
+
+def _adversarial(cfg: Any, index: WindowIndex, work: datasets.Workload, seed: int) -> list[dict]:
+    k = cfg.search.k
+    rows: list[dict[str, Any]] = []
+    assert work.lo is not None
+    assert work.hi is not None
+    truth = datasets.truth(work.X, work.labels, work.queries, work.lo, work.hi, k)
+    for method in (*OURS, "auto", "postfilter", "prefilter"):
+        ids, _, counts = index.search_counted(
+            work.queries, work.lo, work.hi, k, method=method, beam=cfg.adversarial.beam
+        )
+        rows.append(
+            {
+                "seed": seed,
+                "method": method,
+                "recall": evaluate.recall(ids, truth),
+                "distances": float(counts.distances.mean()),
+            }
+        )
+    budget = max(r["distances"] for r in rows if r["method"] in ("tree", "super_postfilter"))
+    segment = index.segments[0]
+    S, E = rank_interval(segment.labels, work.lo, work.hi)
+    ranks, spent = baselines.postfilter_within(segment, work.queries, S, E, k, budget)
+    ids = np.where(ranks >= 0, segment.ids[ranks], -1)
+    rows.append({"seed": seed, "method": ONE_GRAPH, "recall": evaluate.recall(ids, truth), "distances": spent})
+    return rows
+
+
+# ---- structure alone (sec. 3 and 5; E4) ------------------------------------------------------------------------------
+
+
+def structures(cfg: Any, run: Run) -> None:
+    """Every window of a small index: coverage, blowup, size of decompositions; what is stored; the memory trade-off."""
+    found = run.stage("structure", lambda: structure.survey(**cfg.structure))
+    run.log({"structure": {key: value for key, value in found.items() if not isinstance(value, list)}})
+    run.table("structure", found["rows"])
+    run.figure("blowup", plots.blowup(found["blowup_by_width"], found["bound"], cfg.structure.n, found["sure_width"]))
+    run.figure("methods", plots.methods(cfg.structure.picture_n))
+
+
+# ---- branching factor (sec. 6; E5) -----------------------------------------------------------------------------------
+
+
+def branching(cfg: Any, run: Run) -> None:
+    """The tree with other branching factors: what is stored, and what a query costs at the level."""
+    table = []
+    seed = cfg.seeds[0]
+    with at_the_door():
+        work, _, metric, name = data.load(cfg, run, seed)
+    X, Q = (
+        (work.X, work.queries)
+        if metric == "euclidean"
+        else (datasets.normalised(work.X), datasets.normalised(work.queries))
+    )
+    for beta in run.progress(list(cfg.branching.betas), "branching factors"):
+
+        def measure(beta: int = beta) -> dict:
+            with at_the_door(), run.time(f"build.beta{beta}"):
+                index = WindowIndex("tree", metric, seed=seed, threads=run.threads, **{**cfg.index, "beta": beta}).fit(
+                    work.X, work.labels
+                )
+            segment = index.segments[0]
+            costs = []
+            for p in cfg.branching.fractions:
+                lo, hi = datasets.windows(work.labels, 2.0**p, len(Q), run.rng("windows", seed, p).numpy)
+                truth = datasets.truth(X, work.labels, Q, lo, hi, cfg.search.k)
+                points = []
+                for beam in cfg.search.beams:
+                    ids, _, counts = index.search_counted(work.queries, lo, hi, cfg.search.k, beam=beam)
+                    points.append((evaluate.recall(ids, truth), float(counts.distances.mean())))
+                    if points[-1][0] >= cfg.search.level:
+                        break
+                costs.append(evaluate.cost_at(points, cfg.search.level))
+            return {"beta": beta, "rows": segment.tree.rows, "points stored": segment.stored, "edges": int((segment.G >= 0).sum()),
+                    "distances": float(np.mean(costs))}  # fmt: skip
+
+        table.append(run.stage(f"beta_{beta}", measure, key=content_hash(work.X, np.asarray(work.labels))))
+    edges, cost = [row["edges"] for row in table], [row["distances"] for row in table]
+    seconds = [run.timings[f"build.beta{beta}"] for beta in cfg.branching.betas]
+    run.log(
+        {
+            f"{name}.beta": {
+                "edges_fall": float(np.all(np.diff(edges) < 0)),
+                "edges_ratio": edges[0] / edges[-1],
+                "cost_ratio": cost[-1] / cost[0],
+            }
+        }
+    )
+    run.add_time("beta.build_falls", float(np.all(np.diff(seconds) < 0)))
+    run.table("branching", table)
+    run.figure("branching", plots.branching(table))
+
+
+STUDIES = {"curves": curves, "adversarial": adversarial, "structure": structures, "branching": branching}
