@@ -41,8 +41,6 @@ class Descent:
     def direction(self, rng: np.random.Generator | None) -> tuple[NDArray, NDArray]:
         """(-dL/dQf (K, K), L_k (K,)) at Qf, on counts drawn from rng."""
         direction, L_k = descent_direction(self.Qf, self.p, *count_law(self.p, self.N, self.mode, self.samples, rng))
-        if not np.isfinite(direction).all():
-            raise ValueError(f"gradient descent diverged: lr is {self.lr}, make it smaller")
         return direction * self.scale, L_k
 
     def watch(self, t: float, direction: NDArray, L_k: NDArray, snapshot: bool = False) -> None:
@@ -83,7 +81,8 @@ class Descent:
 def descend(run: Run, name: str, descent: Descent, steps: int, *, watch_every: int = 1, snapshots: int = 0) -> Descent:
     """Take `steps` steps; step i draws its counts from run.rng(name, "counts", i). Returns `descent`, trained.
 
-    A run that is killed goes on from its last checkpoint and ends at the same figures.
+    A run that is killed goes on from its last checkpoint and ends at the same figures. Raises ValueError where the loss ends
+    above its start: the learning rate is too large.
     """
     snapshot_every = max(1, steps // snapshots) if snapshots else 0
     for i in resumable(run, name, steps, {"descent": descent}):
@@ -92,4 +91,7 @@ def descend(run: Run, name: str, descent: Descent, steps: int, *, watch_every: i
         if i % watch_every == 0 or snapshot:
             descent.watch(descent.lr * i, direction, L_k, snapshot)
         descent.Qf = descent.Qf + descent.lr * direction
+    first, last = (float(descent.p @ descent.watched["loss"][i]) for i in (0, -1))
+    if not last <= first:
+        raise ValueError(f"the loss rose from {first:.3g} to {last:.3g}: lr is {descent.lr:g}, make it smaller")
     return descent

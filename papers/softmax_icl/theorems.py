@@ -61,6 +61,8 @@ def balanced(cfg: Any, run: Run) -> None:
     """Theorem for balanced features: Attn_k -> 1 for every query, A_k growing to ln K first and the loss falling to eps after."""
     part, K = cfg.balanced, cfg.balanced.K
     p, V = setup(cfg, part, run)
+    with at_the_door():
+        exact_time = closed_form.time_to_loss(K, part.flow_eps)
     rows = []
     for seed in cfg.seeds:
         name = f"balanced{seed}"
@@ -90,12 +92,12 @@ def balanced(cfg: Any, run: Run) -> None:
     }})  # fmt: skip
 
     # N = inf: discrete gradient descent against the exact solution
-    steps = math.ceil(1.05 * closed_form.time_to_loss(K, part.flow_eps) / part.flow_lr)
+    steps = math.ceil(1.05 * exact_time / part.flow_lr)
     limit = descend(run, "balanced_limit", Descent(p, part.N, part.flow_lr, "infinite_prompt"), steps)
     path = limit.trajectory(slice(None), "balanced")
     growth, convergence = phases(path, part.flow_eps)
     log_K = closed_form.balanced_time(closed_form.balanced_attention(math.log(K), K), K)
-    exact = {"log_K": float(log_K), "eps": closed_form.time_to_loss(K, part.flow_eps)}
+    exact = {"log_K": float(log_K), "eps": exact_time}
     found = {"log_K": growth.end, "eps": convergence.end}
     run.log({f"balanced.time_{name}": found[name] or math.nan for name in exact})
     run.log({f"balanced.time_{name}_error": abs((found[name] or math.nan) / exact[name] - 1) for name in exact})
@@ -164,7 +166,7 @@ def imbalanced(cfg: Any, run: Run) -> None:
 
 def time_to(path: Trajectory, eps: float) -> float | None:
     """When the loss first is at most eps."""
-    return crossing(path.t, math.log(eps) - np.log(path.loss))
+    return crossing(path.t, eps / path.loss - 1)
 
 
 def phase_rows(found: list[Phase], K: int, path: Trajectory) -> list[dict[str, Any]]:

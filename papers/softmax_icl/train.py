@@ -28,6 +28,8 @@ def train(cfg, run: Run) -> None:
     }
     if unknown := [name for name in cfg.parts if name not in parts]:
         raise UserError(f"unknown part {unknown[0]!r}: the parts are {', '.join(parts)}")
+    if not cfg.seeds:
+        raise UserError("seeds is empty: name at least one, seeds=[0] say")
     for name in cfg.parts:
         parts[name](cfg, run)
 

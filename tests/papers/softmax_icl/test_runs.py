@@ -1,0 +1,170 @@
+"""The command: a smoke run as users run it, determinism, resuming, and one sentence for what a user can fix."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from common import configs
+from common.errors import Interrupted, UserError
+from common.experiment import launch
+from papers.softmax_icl import population
+from papers.softmax_icl.data import make_features, sample_prompts, save_prompts
+
+SMOKE = ["+exp=smoke", "threads=1", "device=cpu"]
+TINY = ["+exp=smoke", "threads=1", "device=cpu", "parts=[imbalanced]"]
+
+
+def test_smoke_runs_as_a_command_and_judges_nothing(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "papers.softmax_icl.train", *SMOKE], capture_output=True, text=True, cwd=tmp_path, timeout=240
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    path = done.stdout.strip().splitlines()[-1].removeprefix("result: ")
+    with open(path) as file:
+        record = json.load(file)
+    assert record["status"] == "done"
+    assert record["claims"] == []
+    assert {"balanced.loss_end", "imbalanced.min_B1", "scaling.slope_switch", "tokens.column_sum"} <= set(
+        record["metrics"]
+    )
+    assert record["metrics"]["tokens.column_sum"] < 1e-12
+    assert len(record["figures"]) == 5
+
+
+def test_importing_the_package_does_not_import_torch():
+    code = "import sys, papers.softmax_icl, papers.softmax_icl.train; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+
+
+def test_the_same_seed_gives_the_same_figures_and_another_gives_others():
+    first, again, other = (
+        launch("softmax_icl", TINY),
+        launch("softmax_icl", TINY),
+        launch("softmax_icl", [*TINY, "seed=1"]),
+    )
+    assert (first.metrics, first.tables) == (again.metrics, again.tables)
+    assert first.metrics != other.metrics
+
+
+def test_a_stopped_descent_goes_on_to_the_same_figures(monkeypatch):
+    whole = launch("softmax_icl", TINY)
+    law, calls = population.count_law, []
+
+    def stopping(*args):
+        calls.append(args)
+        if len(calls) == 25:
+            raise KeyboardInterrupt
+        return law(*args)
+
+    monkeypatch.setattr("papers.softmax_icl.descent.resumable", lambda *args: resumable_each_step(*args))
+    monkeypatch.setattr("papers.softmax_icl.descent.count_law", stopping)
+    with pytest.raises(Interrupted):
+        launch("softmax_icl", TINY)
+    folder = (whole.folder.parent / "latest").resolve()
+    assert folder != whole.folder
+    resumed = launch("softmax_icl", [f"resume={folder}"])
+    assert (resumed.metrics, resumed.tables) == (whole.metrics, whole.tables)
+    assert len(calls) == 60 + 1  # what was done before the stop is not done again
+
+
+def resumable_each_step(run, name, steps, state):
+    from common.training import resumable
+
+    return resumable(run, name, steps, state, save_seconds=0.0)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("tokens.frequencies={kind:given,p:[0.5,0.3,0.1,0.1,0.1,0.1,0.1,0.1]}", "sums to 1.4"),
+        ("tokens.K=9", "K is 9 and d is 8"),
+        ("tokens.N=0", "N is 0"),
+        ("balanced.K=21", "K is 21 and d is 6"),
+        ("imbalanced.N=0", "N is 0"),
+        ("imbalanced.eps=[0.1,0.0]", "must be positive"),
+        ("scaling.eps=-1.0", "must be positive"),
+        ("balanced.flow_eps=0.0", "eps is 0"),
+        ("features.coherence=0.5", "orthonormal"),
+        ("imbalanced.frequencies.kind=zipf", "frequencies.kind=dominant"),
+        ("parts=[balance]", "unknown part 'balance'"),
+        ("seeds=[]", "seeds"),
+        ("imbalanced.lr=1e9", "make it smaller"),
+        ("tokens.prompts=/nowhere.npz", "cannot be read"),
+    ],
+)
+def test_what_a_user_can_fix_is_one_sentence(override, message):
+    part = override.split(".")[0] if "." in override.split("=")[0] else "imbalanced"
+    parts = [] if override.startswith("parts") else [f"parts=[{part if part != 'features' else 'imbalanced'}]"]
+    with pytest.raises(UserError, match=message):
+        launch("softmax_icl", ["+exp=smoke", "threads=1", "device=cpu", *parts, override])
+
+
+def test_a_users_own_prompts_are_tested(tmp_path):
+    import torch
+
+    batch = sample_prompts(20, 30, np.full(8, 1 / 8), make_features(8, 8), torch.Generator().manual_seed(0))
+    save_prompts(tmp_path / "own.npz", batch)
+    result = launch(
+        "softmax_icl", ["+exp=smoke", "threads=1", "parts=[tokens]", f"tokens.prompts={tmp_path / 'own.npz'}"]
+    )
+    assert 0 < result.metrics["tokens.own_loss"] < 1
+    with pytest.raises(UserError, match="dimension 8"):
+        launch(
+            "softmax_icl",
+            ["+exp=smoke", "threads=1", "parts=[tokens]", "tokens.d=9", f"tokens.prompts={tmp_path / 'own.npz'}"],
+        )
+
+
+@pytest.mark.parametrize(
+    "switch", ["features.coherence=0.2", "tokens.gaussian_x=true", "tokens.label_noise=0.5", "tokens.feature_noise=0.1"]
+)
+def test_real_prompts_may_leave_the_papers_model(switch):
+    result = launch("softmax_icl", ["+exp=smoke", "threads=1", "parts=[tokens]", "tokens.steps=3", switch])
+    assert ("tokens.A" in result.metrics) == ("noise" in switch)
+    assert result.metrics["tokens.law_z"] < 5
+
+
+@pytest.mark.parametrize("name", [e.name for e in configs.experiments("softmax_icl")])
+def test_every_experiment_composes(name):
+    cfg = configs.compose("softmax_icl", "train", [f"+exp={name}"])
+    assert cfg.parts
+
+
+BEYOND = {
+    "ablations": ["ablations.steps=3", "tokens.test_prompts=64", "tokens.batch_size=8"],
+    "phase_diagram": ["phase_diagram.points=3"],
+    "finite_n": ["finite_n.K=5", "finite_n.N=[20]", "finite_n.steps=60"],
+    "linear_race": ["race.K=[4,5]", "race.floor_N=[10,20]", "race.floor_samples=100", "race.eps=[0.1,0.05]"],
+    "optimisers": ["optimisers.K=5", "optimisers.steps=40", "optimisers.adam_lr=[0.1]", "optimisers.sgd_lr=[1.0]"],
+    "spectrum": ["spectrum.K=6", "spectrum.s=[0.5]", "spectrum.finite_s=[0.5]", "spectrum.N=60"],
+    "real_transformer": [
+        "transformers.steps=3",
+        "transformers.batch_size=4",
+        "transformers.test_prompts=16",
+        "transformers.watch_every=2",
+    ],
+    "finite_tasks": [
+        "finite_tasks.steps=3",
+        "finite_tasks.head_steps=3",
+        "finite_tasks.tasks=[1,0]",
+        "finite_tasks.batch_size=4",
+    ],
+}
+
+
+@pytest.mark.parametrize("name", BEYOND)
+def test_every_further_experiment_runs_whole_at_toy_size(name):
+    result = launch("softmax_icl", [f"+exp={name}", "threads=1", "device=cpu", *BEYOND[name]])
+    assert result.exit_code == 0
+    assert result.figures
+    assert result.tables
+
+
+def test_models_of_the_ablations_share_their_prompts():
+    """With the same batches a residual, which changes nothing, changes nothing."""
+    metrics = launch("softmax_icl", ["+exp=ablations", "threads=1", *BEYOND["ablations"]]).metrics
+    assert metrics["ablations.softmax"] == metrics["ablations.softmax_residual"]
+    assert metrics["ablations.softmax"] != metrics["ablations.softmax_no_mask"]
