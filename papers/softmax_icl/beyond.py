@@ -86,12 +86,12 @@ def phase_diagram(cfg: Any, run: Run) -> None:
         return rows
 
     rows = run.stage("phase_diagram", measure)
-    counts = {n: sum(row["phases"] == n for row in rows) for n in (1, 2, 3, 4)}
-    unlearning = [row["p1"] * row["K"] for row in rows if row["switch_share"] > 0]
     run.table("phase_diagram", rows)
-    run.log({"phase_diagram": {f"points_with_{n}": count for n, count in counts.items()}})
-    run.log({"phase_diagram.least_K_p1_with_unlearning": min(unlearning, default=math.nan)})
-    run.figure("phase_diagram", plots.phase_diagram(rows))
+    thresholds = {int(K): closed_form.unlearning_threshold(int(K)) for K in all_K}
+    agree = [(row["switch_share"] > 0) == (row["p1"] > thresholds[row["K"]]) for row in rows]
+    run.log({"phase_diagram": {f"points_with_{n}": sum(row["phases"] == n for row in rows) for n in (1, 2, 3, 4)}})
+    run.log({"phase_diagram.threshold_agreement": float(np.mean(agree))})
+    run.figure("phase_diagram", plots.phase_diagram(rows, thresholds))
 
 
 def finite_n(cfg: Any, run: Run) -> None:
@@ -108,7 +108,7 @@ def finite_n(cfg: Any, run: Run) -> None:
         rare = descent.trajectory(slice(1, None), "rare")
         found = phases(rare, part.eps)
         rows.append({"N": N, "t_switch": found[0].end, "t_log_K": found[2].end, "t_eps": found[3].end, "loss_end": float(rare.loss[-50:].mean()),
-                     "absent": float((1 - p[1]) ** N), "floor": float(closed_form.softmax_limit(p, N)[1])})  # fmt: skip
+                     "absent": float((1 - p[1]) ** N), "floor": float(closed_form.softmax_floor(p, N)[1])})  # fmt: skip
         run.log({f"finite_n.switch_{N}": found[0].end or math.nan})
     flow_row = {
         "N": "infinite",

@@ -79,6 +79,14 @@ def switch_asymptote(K: int, p1: float) -> Switch:
     return Switch((K - 1) ** 2 / (3 * (1 - p1)), math.log(1.5), B1, (K - 1) ** 2 / (1 - p1))
 
 
+def unlearning_threshold(K: int) -> float:
+    """The frequency p1 above which rare queries un-learn the dominant feature first: exactly K^(-1/2), for infinite prompts.
+
+    It is where |beta_{k,1}| = alpha_k at Q = 0. Below it a rare query goes straight for its own feature.
+    """
+    return K**-0.5
+
+
 # ---- floors -----------------------------------------------------------------------------------------------------------
 
 

@@ -96,7 +96,14 @@ def attention_maps(maps: Sequence[tuple[str, NDArray]]) -> Figure:
     """E[Attn_n] for each query k at some moments: columns are queries, and sum to one."""
     fig, axes = _new(3 * len(maps) + 0.6, len(maps), squeeze=False)
     for ax, (title, attn) in zip(axes[0], maps, strict=True):
-        image = ax.imshow(attn, vmin=0, vmax=1, cmap="magma", interpolation="nearest")
+        image = ax.imshow(
+            attn,
+            vmin=0,
+            vmax=1,
+            cmap="magma",
+            interpolation="nearest",
+            extent=(0.5, len(attn) + 0.5, len(attn) + 0.5, 0.5),
+        )
         ax.set(title=title, xlabel="query feature k")
     axes[0][0].set(ylabel="key feature n")
     fig.colorbar(image, ax=axes[0].tolist(), label="attention on feature n", shrink=0.8)
@@ -169,7 +176,7 @@ def spectrum(curves: Sequence[tuple[float, NDArray, NDArray, NDArray | None]], e
     return fig
 
 
-def phase_diagram(rows: Sequence[Mapping[str, Any]]) -> Figure:
+def phase_diagram(rows: Sequence[Mapping[str, Any]], thresholds: Mapping[int, float]) -> Figure:
     """Number of phases and depth of un-learning in (K, p_1)."""
     fig, (left, right) = _new(10, 2)
     K, p1 = np.array([row["K"] for row in rows]), np.array([row["p1"] for row in rows])
@@ -180,6 +187,12 @@ def phase_diagram(rows: Sequence[Mapping[str, Any]]) -> Figure:
     fig.colorbar(points, ax=right, label="$B_{k,1} / \\ln K$ at the switch")
     edge = np.geomspace(K.min(), K.max(), 50)
     for ax in (left, right):
+        ax.plot(
+            list(thresholds),
+            list(thresholds.values()),
+            color=DOMINANT,
+            label="$p_1 = K^{-1/2}$",
+        )
         ax.plot(edge, 1 / edge, ":", color=THEORY, label="$p_1 = 1/K$")
         ax.set(xlabel="features K", ylabel="frequency $p_1$ of the dominant feature", xscale="log", yscale="log")
     left.legend(frameon=True, fontsize=8, loc="lower left")
@@ -196,7 +209,7 @@ def finite_n(rows: Sequence[Mapping[str, Any]], theory: Trajectory, asymptote: f
     left.axhline(asymptote, color=THEORY, ls=":", label="asymptote, K infinite")
     left.set(xlabel="examples N in a prompt", ylabel="time of the switch", ylim=(0, None))
     right.loglog(N, [row["loss_end"] for row in rows], "o-", color=OWN, label="loss of rare queries at the end")
-    right.loglog(N, [row["floor"] for row in rows], ":", color=THEORY, label="its infimum: the feature is absent")
+    right.loglog(N, [row["floor"] for row in rows], ":", color=THEORY, label="lower bound: the feature may be absent")
     right.set(xlabel="examples N in a prompt", ylabel="loss", ylim=(1e-6, 1))
     for ax in (left, right):
         ax.legend(frameon=False, fontsize=8)
@@ -236,6 +249,10 @@ def race(times: Sequence[Mapping[str, Any]], floors: Sequence[Mapping[str, Any]]
             left.loglog([row["K"] for row in rows], [row[name] for row in rows], "o", ms=4, color=colour)
     left.loglog([], [], "o", color=THEORY, ms=4, label="gradient descent")
     left.set(xlabel="features K", ylabel="time to eps above the floor")
+    left.set_xticks(
+        sorted({row["K"] for row in times}), [str(K) for K in sorted({row["K"] for row in times})], minor=False
+    )
+    left.minorticks_off()
     N = [row["N"] for row in floors]
     right.semilogy(
         N, [row["softmax_theory"] for row in floors], color=OWN, label="softmax, $Q = \\beta I$, $\\beta \\to \\infty$"

@@ -166,7 +166,7 @@ def imbalanced(cfg: Any, run: Run) -> None:
 
 def time_to(path: Trajectory, eps: float) -> float | None:
     """When the loss first is at most eps."""
-    return crossing(path.t, eps / path.loss - 1)
+    return crossing(path.t, math.log(eps) - np.log(np.maximum(path.loss, 1e-300)))
 
 
 def phase_rows(found: list[Phase], K: int, path: Trajectory) -> list[dict[str, Any]]:

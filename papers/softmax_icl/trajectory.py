@@ -82,7 +82,7 @@ def phases(trajectory: Trajectory, eps: float) -> list[Phase]:
     if not eps > 0:
         raise ValueError(f"eps is {eps}: it must be positive")
     T, log_K = trajectory, math.log(trajectory.K)
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore"):
         lead = np.log(T.alpha) - np.log(np.abs(T.beta1))  # >= 0 from the switch on
         converged = math.log(eps) - np.log(T.loss)
     learned = T.A / log_K - 1

@@ -113,6 +113,18 @@ def test_no_dominance_means_no_unlearning():
     assert found[-1].end == pytest.approx(closed_form.time_to_loss(K, 1e-3), rel=1e-5)
 
 
+@pytest.mark.parametrize("K", [3, 10, 1000])
+def test_unlearning_begins_at_one_over_the_root_of_k(K):
+    """At p_1 = K^(-1/2) the first velocities of a rare query are equal: alpha_k = |beta_{k,1}|."""
+    for factor, sign in ((0.9, 1), (1.0, 0), (1.1, -1)):
+        p1 = factor * closed_form.unlearning_threshold(K)
+        rare = (1 - p1) / (K - 1)
+        velocity = column(np.zeros(3), np.array([rare, p1, rare]), np.array([1.0, 1, K - 2])).velocity / rare**2
+        assert velocity[1] < 0
+        lead = velocity[0] + velocity[1]
+        assert abs(lead) < 1e-10 if sign == 0 else lead * sign > 0
+
+
 def test_a_phase_that_never_ends_is_reported_and_the_next_ones_are_still_found():
     """At K = 30, |beta_{k,1}| stays above a tenth of alpha_k until the loss is 1e-3."""
     found = phases(integrate_flow(30, 0.5, 1e-3), 1e-3)

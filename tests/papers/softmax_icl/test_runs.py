@@ -91,7 +91,6 @@ def resumable_each_step(run, name, steps, state):
         ("imbalanced.frequencies.kind=zipf", "frequencies.kind=dominant"),
         ("parts=[balance]", "unknown part 'balance'"),
         ("seeds=[]", "seeds"),
-        ("imbalanced.lr=1e9", "make it smaller"),
         ("tokens.prompts=/nowhere.npz", "cannot be read"),
     ],
 )
@@ -168,3 +167,12 @@ def test_models_of_the_ablations_share_their_prompts():
     metrics = launch("softmax_icl", ["+exp=ablations", "threads=1", *BEYOND["ablations"]]).metrics
     assert metrics["ablations.softmax"] == metrics["ablations.softmax_residual"]
     assert metrics["ablations.softmax"] != metrics["ablations.softmax_no_mask"]
+
+
+def test_the_bench_runs_and_its_ways_agree():
+    from papers.softmax_icl.bench import bench
+
+    tables = bench(quick=True)
+    times = [row["t"] for row in tables["softmax_icl_flow"]]
+    assert times == pytest.approx([times[0]] * 3, rel=0.02)
+    assert {row["engine"] for row in tables["softmax_icl_gradient"]} == {"counts_mc", "tokens"}
