@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from papers.window_ann import storage
-from papers.window_ann.plans import METHODS, SCAN, Options
+from papers.window_ann.plans import METHODS, SCAN, Costs, Options
 from papers.window_ann.segment import NEEDS, Segment, available_cores, content_hash
 from papers.window_ann.vamana import check_options
 from papers.window_ann.windows import as_labels, disjoint, rank_interval
@@ -144,7 +144,7 @@ class WindowIndex:
         """`search`, and what it cost.
 
         method: another of those this index holds graphs for. beam, multiply, max_beam: of the doubling postfilter; auto
-        chooses its own beams, from `recall`. min_ratio: below this share of its node an (optimized or three-split) postfilter
+        chooses its own beams, from `recall` (1 scans). min_ratio: below this share of its node an (optimized or three-split) postfilter
         gives way to tree search; compat="official" makes it always do so, as the official code does.
         """
         self._fitted()
@@ -211,7 +211,7 @@ class WindowIndex:
         S, E = rank_interval(segment.labels, lo, hi, closed)
         if m > 1:
             S, E = disjoint(S, E)
-        costs = segment.costs(k, recall or self.recall, self.graph_cost) if METHODS[options.method] == "auto" else None
+        costs = self._costs(segment, k, METHODS[options.method], recall)
         many = Q if m == 1 else np.repeat(Q, m, axis=0)
         rank, distance, computed, chosen = segment.search(
             many, np.ascontiguousarray(S.ravel()), np.ascontiguousarray(E.ravel()), k, options, costs
@@ -225,6 +225,11 @@ class WindowIndex:
             computed, chosen = computed.reshape(nq, m).sum(1), chosen.reshape(nq, m)[:, 0]
         return ids, distance, computed, chosen
 
+    def _costs(self, segment: Segment, k: int, method: str, recall: float | None) -> Costs | None:
+        """What auto needs to know; nothing for recall 1, which scans."""
+        target = self.recall if recall is None else recall
+        return segment.costs(k, target, self.graph_cost) if method == "auto" and target < 1 else None
+
     def explain(self, lo: Any, hi: Any, closed: str = "both", k: int = 10, **options: Any) -> dict[str, Any]:
         """The plan of one window: its ranks, the method, its pieces and what auto thinks it costs, in distances.
 
@@ -237,7 +242,7 @@ class WindowIndex:
         s, e = (int(x[0, 0]) for x in rank_interval(segment.labels, lo, hi, closed))
         chosen = Options(METHODS.index(method), options.get("beam", 40), options.get("multiply", 1), options.get("max_beam", 10_000),
                          options.get("min_ratio") or 0.0, int(options.get("compat") == "official"))  # fmt: skip
-        costs = segment.costs(k, options.get("recall") or self.recall, self.graph_cost) if method == "auto" else None
+        costs = self._costs(segment, k, method, options.get("recall"))
         pieces, number, cost = segment.explain(s, e, chosen, costs)
         listed = [
             {"do": "scan", "ranks": (lo_, hi_)} if node == SCAN else

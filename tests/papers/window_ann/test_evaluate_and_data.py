@@ -1,0 +1,117 @@
+"""Recall, Pareto fronts, generators and readers."""
+
+import gzip
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common.errors import UserError
+from papers.window_ann import datasets, evaluate
+from papers.window_ann.data import read_npy, read_vecs
+from papers.window_ann.windows import rank_interval
+
+
+def test_recall_divides_by_the_smaller_of_k_and_the_window():
+    truth = np.array([[1, 2, 3], [4, -1, -1], [-1, -1, -1]])
+    assert evaluate.recall(np.array([[3, 2, 9], [4, -1, -1], [-1, -1, -1]]), truth) == pytest.approx((2 / 3 + 1) / 2)
+    assert (
+        evaluate.recall(np.array([[0, 0, 0], [0, 0, 0], [0, 0, 0]]), truth) == 0.0
+    )  # no credit for padding with row 0
+    assert evaluate.recall(np.full((1, 3), -1), np.full((1, 3), -1)) == 1.0
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=20))
+def test_the_front_is_exactly_the_points_nobody_beats(points):
+    front = evaluate.pareto(points)
+    beaten = lambda p: any(q != p and q[0] >= p[0] and q[1] >= p[1] for q in points)  # noqa: E731
+    assert sorted(front) == sorted({p for p in points if not beaten(p)})
+
+
+def test_the_cost_at_a_level_is_the_cheapest_that_reaches_it():
+    assert evaluate.cost_at([(0.9, 5), (0.96, 9), (0.99, 7)], 0.95) == 7
+    assert np.isnan(evaluate.cost_at([(0.9, 5)], 0.95))
+
+
+@pytest.mark.parametrize("p", [0, -1, -3, -6])
+def test_windows_of_a_share_hold_that_many_points_plus_one(p):
+    rng = np.random.default_rng(0)
+    labels = np.sort(rng.random(1000))
+    lo, hi = datasets.windows(labels, 2.0**p, 200, rng)
+    s, e = rank_interval(labels, lo, hi)
+    assert set((e - s).tolist()) == ({1000} if p == 0 else {int(1000 * 2.0**p) + 1})
+    assert s.min() < 20 or p == 0
+
+
+def test_windows_of_more_than_everything_are_refused():
+    with pytest.raises(ValueError, match="fraction"):
+        datasets.windows(np.arange(5), 1.5, 3, np.random.default_rng(0))
+
+
+def test_adversarial_windows_hold_one_whole_cluster_that_is_not_the_querys():
+    work = datasets.adversarial(np.random.default_rng(0), 5, 40, 20)
+    assert len(work.X) == 200
+    assert len(work.queries) == 5 * 4
+    assert np.allclose(np.linalg.norm(work.X, axis=1), 1, atol=1e-5)
+    s, e = rank_interval(np.sort(work.labels), work.lo, work.hi)
+    assert ((e - s) == 40).all()
+    nearest = np.argmax(work.queries @ work.X.T, axis=1) // 40  # the query's own cluster
+    assert (nearest != (work.lo + 0.5).astype(int)).all()
+
+
+def test_truth_is_the_definition_with_ties_and_small_windows():
+    rng = np.random.default_rng(1)
+    X, labels = rng.standard_normal((120, 4)).astype(np.float32), rng.integers(0, 10, 120)
+    ids = datasets.truth(X, labels, X[:5], np.array([0, 3, 5, 20, 2]), np.array([9, 3, 6, 30, 4]), 10)
+    for i, (lo, hi) in enumerate([(0, 9), (3, 3), (5, 6), (20, 30), (2, 4)]):
+        inside = np.flatnonzero((labels >= lo) & (labels <= hi))
+        best = inside[np.argsort(np.linalg.norm(X[inside] - X[i], axis=1))][:10]
+        assert ids[i][: len(best)].tolist() == best.tolist()
+        assert (ids[i][len(best) :] == -1).all()
+
+
+@given(st.integers(1, 6), st.integers(1, 9), st.booleans(), st.booleans())
+def test_vector_files_come_back_as_written(tmp_path_factory, n, d, floats, zipped):
+    rng = np.random.default_rng(n * 10 + d)
+    X = rng.standard_normal((n, d)).astype(np.float32) if floats else rng.integers(0, 256, (n, d)).astype(np.uint8)
+    raw = b"".join(np.int32(d).tobytes() + row.tobytes() for row in X)
+    path = tmp_path_factory.mktemp("vecs") / (("x.fvecs" if floats else "x.bvecs") + (".gz" if zipped else ""))
+    path.write_bytes(gzip.compress(raw) if zipped else raw)
+    assert np.array_equal(read_vecs(path), X)
+
+
+@pytest.mark.parametrize(
+    "raw", [b"", b"\x00\x00\x00\x00", b"\x02\x00\x00\x00" + b"\x00" * 7, np.array([1, 0, 2, 0], np.int32).tobytes()]
+)
+def test_a_damaged_vector_file_is_a_value_error(tmp_path, raw):
+    (tmp_path / "x.fvecs").write_bytes(raw)
+    with pytest.raises(ValueError, match=r"x\.fvecs"):
+        read_vecs(tmp_path / "x.fvecs")
+
+
+def test_the_npy_layout_with_its_windows(tmp_path):
+    rng = np.random.default_rng(0)
+    for ending, array in {
+        "": rng.random((9, 3)),
+        "_queries": rng.random((4, 3)),
+        "_filter-values": np.arange(9),
+        "_queries_2pow-2_ranges": np.array([[1, 2]] * 4),
+    }.items():
+        np.save(tmp_path / f"set{ending}.npy", array)
+    work, powers = read_npy(tmp_path, "set")
+    assert work.X.shape == (9, 3)
+    assert work.lo is None
+    assert list(powers) == [-2]
+    assert powers[-2][1].tolist() == [2] * 4
+    with pytest.raises(UserError, match=r"other\.npy is missing"):
+        read_npy(tmp_path, "other")
+
+
+@pytest.mark.realdata
+def test_deep_vectors_are_unit_vectors_of_96():
+    from common.data.registry import locate
+
+    X = read_vecs(locate("deep_10k") / "deep_10k.fvecs")
+    assert X.shape == (10000, 96)
+    assert np.allclose(np.linalg.norm(X, axis=1), 1, atol=1e-3)
