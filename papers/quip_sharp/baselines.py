@@ -97,8 +97,9 @@ def quip(
     U, V = draw("kron", m, generator), draw("kron", n, generator)
     W_tilde = rotate_weight((W.double() * s).to(W.dtype), U, V)
     factors = factor(rotate_hessian(H / s[:, None] / s, V), 1, sigma)
-    scale = range_rms * W_tilde.square().mean().sqrt()
-    scale = scale if scale > 0 else torch.ones_like(scale)
+    scale = (range_rms * W_tilde.double().square().mean().sqrt()).to(W.dtype)
+    if scale == 0:
+        return torch.zeros_like(W)  # no point of the grid is 0, which only its scale could make up for
     levels = 2**bits - 1
 
     def quantize(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -115,8 +116,8 @@ def quip(
 def rescale(W: Tensor, H: Tensor) -> Tensor:
     """QuIP's diagonal rescale of the inputs, s = (diag H / diag W^T W)^{1/4}, (n,) float64.
 
-    To be used as W <- W diag(s), H <- diag(1/s) H diag(1/s). Both diagonals are clamped at 1e-8 of H's largest entry, so dead inputs and zero
-    columns are harmless.
+    To be used as W <- W diag(s), H <- diag(1/s) H diag(1/s). Both diagonals are clamped at 1e-8 (H's relative to its
+    largest entry), so dead inputs and zero columns are harmless.
     """
     H = H.double()
     peak = H.abs().max()

@@ -1,7 +1,7 @@
 """Quantised models on disk: the state dict as safetensors, and one JSON that says which linears are QuantLinears.
 
-    save(quantized, folder)
-    model = load(folder, lambda: LlamaForCausalLM(config))      # no calibration, no quantising again
+save(quantized, folder)
+model = load(folder, lambda: LlamaForCausalLM(config))      # no calibration, no quantising again
 """
 
 import copy
@@ -15,7 +15,7 @@ from torch import nn
 from papers.quip_sharp.finetune import untie_head
 from papers.quip_sharp.hessians import output_head
 from papers.quip_sharp.linear import FusedPart, QuantLinear
-from papers.quip_sharp.model import _set_submodule
+from papers.quip_sharp.model import set_submodule
 
 FORMAT = 1
 WEIGHTS, STRUCTURE = "model.safetensors", "quantization.json"
@@ -73,11 +73,11 @@ def rebuild(model: nn.Module, stored: dict) -> None:
         fused[name] = QuantLinear(**spec)
         fused[name].quantization = record
     for name, part in stored["parts"].items():
-        _set_submodule(model, name, FusedPart(fused[part["of"]], part["index"]))
+        set_submodule(model, name, FusedPart(fused[part["of"]], part["index"]))
     inside_parts = {part["of"] for part in stored["parts"].values()}
     for name, linear in fused.items():
         if name not in inside_parts:
-            _set_submodule(model, name, linear)
+            set_submodule(model, name, linear)
     if not stored["tied_head"]:
         untie_head(model)
     dtype = next((p.dtype for p in model.parameters()), torch.float32)

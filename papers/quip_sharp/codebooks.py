@@ -58,11 +58,10 @@ class Codebook:
 
     def unpack(self, packed: Tensor, blocks: int) -> Tensor:
         """Inverse of `pack`: (m, row_bytes) uint8 -> (m, blocks) int64."""
-        codes, start = None, 0
+        codes, start = torch.zeros((), dtype=torch.int64, device=packed.device), 0
         for width in self.widths:
             size = ceil(blocks * width / 8)
-            field = _from_bytes(packed[:, start : start + size], width, blocks)
-            codes = field if codes is None else (codes << width) | field
+            codes = (codes << width) | _from_bytes(packed[:, start : start + size], width, blocks)
             start += size
         return codes
 
@@ -158,9 +157,7 @@ def residual(name: str, scale: float, r: float, first: Codebook, second: Codeboo
         codes = codes.long()
         return first.decode(codes >> width) + second.decode(codes & (2**width - 1)) / r
 
-    return Codebook(
-        name, first.bits + second.bits, first.block, scale, first.widths + second.widths, encode, decode, r
-    )
+    return Codebook(name, first.bits + second.bits, first.block, scale, first.widths + second.widths, encode, decode, r)
 
 
 _BUILDERS: dict[str, Callable[..., Codebook]] = {

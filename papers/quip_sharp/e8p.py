@@ -18,12 +18,10 @@ from torch import Tensor
 COORDINATE_BIT = (0, 4, 1, 5, 2, 6, 3, 7)  # bit of b that holds the sign of coordinate 1..8
 SHIFT = 0.25
 # The 29 of the 56 absolute values with norm^2 = 12 (five 3/2, three 1/2) that fill S up to 256; digits are 2 x.
-NORM_12 = tuple(
-    """
-31113333 13113333 11313333 11133333 33313311 33313131 33311331 33313113 33311313 33311133 33133311 33133131 33131331
-33133113 33131313 33131133 31333311 31333131 31331331 31333113 31331313 13331133 13333311 13333131 13331331 13333113
-13331313 11331333 33113331
-""".split()
+NORM_12 = (
+    "31113333 13113333 11313333 11133333 33313311 33313131 33311331 33313113 33311313 33311133 33133311 33133131 "
+    "33131331 33133113 33131313 33131133 31333311 31333131 31331331 31333113 31331313 13331133 13333311 13333131 "
+    "13331331 13333113 13331313 11331333 33113331"
 )
 CHUNK = 1 << 14  # vectors encoded at a time: the working set stays in cache and the memory bounded
 SEARCH_CHUNK = 1 << 10  # the same for the search, whose scores take 1,366 numbers a vector
@@ -38,7 +36,7 @@ def source_set() -> Tensor:
     with torch.inference_mode(False):
         grid = torch.tensor(list(product((0.5, 1.5, 2.5), repeat=8)))  # (6561, 8), lexicographic
         ball = grid[grid.square().sum(1) <= 10]  # (227, 8)
-        shell = torch.tensor([[int(digit) / 2 for digit in row] for row in NORM_12])  # (29, 8)
+        shell = torch.tensor([[int(digit) / 2 for digit in row] for row in NORM_12.split()])  # (29, 8)
         return torch.cat([ball, shell])
 
 
@@ -71,7 +69,7 @@ def decode(words: Tensor) -> Tensor:
 def packed_table() -> Tensor:
     """The decoder's whole table, 1 KiB: nibble k of entry a holds 2 s[perm[k]] + 8, s row a of S inside D8hat.
 
-    (256,) int64 in [0, 2^32). perm = 0 2 4 6 1 3 5 7 is the layout for kernels that flip signs by XOR (all codes are odd).
+    (256,) int64 in [0, 2^32). perm = 0 2 4 6 1 3 5 7 suits kernels that flip signs by XOR (all nibbles are odd).
     """
     s = source_set().clone()
     s[:, 7] *= 1 - 2 * is_odd().float()
@@ -103,8 +101,8 @@ def _bits(signs: Tensor) -> Tensor:
 def encode(x: Tensor) -> Tensor:
     """Word of the nearest codeword, exactly. x: (..., 8) float, already scaled -> (...) int64 in [0, 65536).
 
-    For each shift, the nearest point of the lattice coset D8hat + shift is found in O(1) (Conway and Sloane). If it is in
-    the codebook it is the nearest codeword of that coset. If not, and the coset can still win, 1,366 rows are searched.
+    For each shift, the nearest point of the lattice coset D8hat + shift is found in O(1) (Conway and Sloane). If it is
+    in the codebook it is that coset's nearest codeword. If not, and the coset can still win, 1,366 rows are searched.
     Ties go to the shift +1/4, then to whichever of the equally near words the search meets first; the same input always
     gives the same word. ValueError where the last axis is not 8 long or an entry is not finite.
     """
@@ -147,7 +145,7 @@ def _encode_chunk(x: Tensor) -> Tensor:
 
 
 def _nearest_d8hat(x: Tensor) -> Tensor:
-    """Nearest point of D8hat: round to half-integers, then mend the parity of the sum where it is cheapest. (8, ...)."""
+    """Nearest point of D8hat, (8, ...): round to half-integers, then mend the sum's parity where it costs least."""
     y = x.floor() + 0.5
     residual = x - y  # in [-1/2, 1/2)
     worst = residual.abs().argmax(0, keepdim=True)  # moving this coordinate to its second nearest value costs least
@@ -203,7 +201,7 @@ def _search(x: Tensor) -> Tensor:
 
 @cache
 def _scorer(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    """The part grid as columns (8, 1366), and with its norms as a ninth row (9, 1366): [x, 1] @ scorer = 2 x.y - |y|^2."""
+    """The part grid as columns (8, 1366), and the scorer (9, 1366) with [x, 1] @ scorer = 2 x.y - |y|^2."""
     with torch.inference_mode(False):
         grid = part_grid().T.to(dtype=dtype, device=device)
         return grid, torch.cat([2 * grid, -grid.square().sum(0, keepdim=True)]).contiguous()

@@ -11,6 +11,7 @@ them. The paper's rates (5e-4 / 5e-5 and smaller) belong to 7B models and thousa
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -101,7 +102,7 @@ def finetune_model(
     check_calibration(tokens)
     train = len(tokens) - valid
     if train < 1 or valid < 1:
-        raise ValueError(f"need at least one training and one validation sequence, got {len(tokens)} with valid={valid}")
+        raise ValueError(f"need training and validation sequences, got {len(tokens)} in all with valid={valid}")
     untie_head(model)
     quantised = _quant_linears(model)
     if not quantised:
@@ -167,7 +168,7 @@ def fit(
     generator = as_generator(rng)
     parameters = [*signs, *others]
     if any(p.dtype not in (torch.float32, torch.float64) for p in parameters):
-        raise ValueError("fine-tuning needs float32 parameters (Adam's steps vanish in half precision): use model.float()")
+        raise ValueError("fine-tuning needs float32 parameters (Adam's steps vanish in half): use model.float()")
     optimiser = torch.optim.Adam([{"params": signs, "lr": lr_signs}, {"params": others, "lr": lr_others}])
     steps = max(1, epochs * -(-train // batch_size))
     schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: 1 - step / steps)
@@ -219,7 +220,8 @@ def untie_head(model: nn.Module) -> bool:
     if head is None or get_embeddings is None or head.weight is not get_embeddings().weight:
         return False
     head.weight = nn.Parameter(head.weight.detach().clone())
-    model.config.tie_word_embeddings = False
+    if (config := getattr(model, "config", None)) is not None:
+        config.tie_word_embeddings = False  # or transformers would tie them again on loading
     return True
 
 
@@ -228,7 +230,7 @@ def _quant_linears(module: nn.Module) -> list[QuantLinear]:
 
 
 def _signs(linears: list[QuantLinear]) -> list[nn.Parameter]:
-    return [p for linear in linears for p in (linear.SU, linear.SV)]
+    return [cast(nn.Parameter, vector) for linear in linears for vector in (linear.SU, linear.SV)]
 
 
 def _norms_and_head(model: nn.Module) -> list[nn.Parameter]:

@@ -8,6 +8,8 @@ inputs. Memory is one layer's hidden states and O(n^2) per Hessian, never the ac
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -17,16 +19,17 @@ SHARED_INPUT = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 
 
 class SecondMoment:
-    """Streaming E[x x^T] of n features in float64: a count, a mean and a centred scatter, merged by Chan's formula."""
+    """Streaming E[x x^T] of n features in float64: count, mean and centred scatter, merged by Chan's formula."""
 
     def __init__(self, n: int, device: torch.device | str = "cpu"):
         self.count = 0
         self.mean = torch.zeros(n, dtype=torch.float64, device=device)
-        self.scatter = torch.zeros(n, n, dtype=torch.float64, device=device)  # sum of (x - mean)(x - mean)^T
+        self.scatter = torch.zeros(n, n, dtype=torch.float64, device=device)  # sum (x - mean)(x - mean)^T
 
     def update(self, x: Tensor) -> None:
         """Take in inputs (..., n) of any float dtype."""
-        x = x.detach().reshape(-1, x.shape[-1]).to(self.mean)  # (tokens, n) float64: float32 sums drift over 10^7 tokens
+        # (tokens, n) in float64: float32 sums drift over 10^7 tokens
+        x = x.detach().reshape(-1, x.shape[-1]).to(self.mean)
         if len(x):
             mean = x.mean(0)
             centred = x - mean
@@ -66,7 +69,7 @@ class SecondMoment:
 
 
 def decoder_layers(model: nn.Module) -> tuple[str, nn.ModuleList] | None:
-    """Name and list of the model's repeated blocks: the ModuleList with the most linear weights, None where none has any."""
+    """Name and list of the model's repeated blocks, the ModuleList with most linear weights, or None."""
     best = None
     for name, module in model.named_modules():
         if isinstance(module, nn.ModuleList) and len(module):
@@ -117,11 +120,13 @@ class Visit:
 
 
 @torch.no_grad()
-def walk(model: nn.Module, calibration: Tensor, batch_size: int = 8, keep: int = 0, moments: bool = True) -> Iterator[Visit]:
-    """Visit the decoder layers in order. The layer may be changed while it is visited: its outputs are computed already.
+def walk(
+    model: nn.Module, calibration: Tensor, batch_size: int = 8, keep: int = 0, moments: bool = True
+) -> Iterator[Visit]:
+    """Visit the decoder layers in order. A layer may be changed while it is visited: its outputs are computed already.
 
     calibration: (n_seq, ctx) int64. keep: sequences whose hidden states the visit offers (rounded up to whole batches).
-    moments=False skips the Hessians. ValueError where the model has no list of decoder layers, or no calibration is given.
+    moments=False skips the Hessians. ValueError where the model has no list of decoder layers.
     """
     found = decoder_layers(model)
     if found is None:
@@ -140,7 +145,7 @@ def walk(model: nn.Module, calibration: Tensor, batch_size: int = 8, keep: int =
                 out = layer(x, *args, **kwargs)
                 return out[0] if isinstance(out, tuple) else out
 
-            hessians = _hooked(layer) if moments else _Hooks({})
+            hessians = InputMoments(layer, groups_of(layer) if moments else [])
             kept_inputs = []
             with hessians:
                 for i, x in enumerate(hidden):
@@ -156,7 +161,7 @@ def walk(model: nn.Module, calibration: Tensor, batch_size: int = 8, keep: int =
 def check_calibration(calibration: Tensor) -> None:
     if calibration.ndim != 2 or calibration.dtype != torch.int64 or not calibration.numel():
         shape, dtype = tuple(calibration.shape), calibration.dtype
-        raise ValueError(f"calibration must be token ids (n_seq, ctx) int64 with at least one sequence, got {shape} {dtype}")
+        raise ValueError(f"calibration must be token ids (n_seq, ctx) int64, not empty, got {shape} {dtype}")
 
 
 class _Stop(Exception):
@@ -226,32 +231,44 @@ def forward_ids(model: nn.Module, ids: Tensor):
     return model(ids.to(device), **({"use_cache": False} if takes_cache else {}))
 
 
-class _Hooks:
-    """Accumulates the input moment of the first linear of every group while it is entered."""
+class InputMoments:
+    """While entered, accumulates the second moment of what each group of linears reads.
 
-    def __init__(self, first_linears: dict[tuple[str, ...], nn.Linear]):
-        self.first_linears = first_linears
-        self.moments: dict[tuple[str, ...], SecondMoment] = {}
+    The members of a group must read one and the same input: ValueError where they turn out not to.
+    """
 
-    def __enter__(self) -> "_Hooks":
+    def __init__(self, module: nn.Module, groups: list[tuple[str, ...]]):
+        self.members = {group: [_linear(module, name) for name in group] for group in groups}
+        self.moments = {
+            group: SecondMoment(linears[0].in_features, linears[0].weight.device)
+            for group, linears in self.members.items()
+        }
+        self.latest: dict[tuple[str, ...], Tensor] = {}
+
+    def __enter__(self) -> "InputMoments":
         self.handles = [
-            linear.register_forward_pre_hook(lambda _, args, group=group: self._take(group, args[0]))
-            for group, linear in self.first_linears.items()
+            linear.register_forward_pre_hook(partial(self._take, group, index))
+            for group, linears in self.members.items()
+            for index, linear in enumerate(linears)
         ]
         return self
 
-    def _take(self, group: tuple[str, ...], x: Tensor) -> None:
-        if group not in self.moments:
-            self.moments[group] = SecondMoment(x.shape[-1], x.device)
-        self.moments[group].update(x)
+    def _take(self, group: tuple[str, ...], index: int, module: nn.Module, args: tuple) -> None:
+        (x,) = args
+        if index == 0:
+            self.moments[group].update(x)
+            self.latest[group] = x
+        elif x is not (first := self.latest.get(group)) and not (first is not None and torch.equal(x, first)):
+            raise ValueError(f"{group[index]} does not read the same input as {group[0]}: they cannot share a Hessian")
 
-    def __exit__(self, *_) -> None:
+    def __exit__(self, *_: object) -> None:
+        self.latest.clear()
         for handle in self.handles:
             handle.remove()
 
 
-def _hooked(layer: nn.Module) -> _Hooks:
-    return _Hooks({group: layer.get_submodule(group[0]) for group in groups_of(layer)})
+def _linear(module: nn.Module, name: str) -> nn.Linear:
+    return cast(nn.Linear, module.get_submodule(name))
 
 
 # ------------------------------------------------------------------------------------------------ the whole model
@@ -277,14 +294,13 @@ def collect_hessians(model: nn.Module, calibration: Tensor, batch_size: int = 8)
 def _collect_whole(model: nn.Module, calibration: Tensor, batch_size: int) -> dict[str, Tensor]:
     head = output_head(model)
     groups = [g for g in groups_of(model) if model.get_submodule(g[0]) is not head]
-    hooks = _Hooks({group: model.get_submodule(group[0]) for group in groups})
-    with hooks:
+    with InputMoments(model, groups) as hooks:
         for batch in calibration.split(batch_size):
             forward_ids(model, batch)
     return {group[0]: moment.matrix() for group, moment in hooks.moments.items()}
 
 
-def output_head(model: nn.Module) -> nn.Module | None:
+def output_head(model: nn.Module) -> nn.Linear | None:
     """The layer that makes the logits, which is not quantised: the model's own answer, else a child called lm_head."""
     getter = getattr(model, "get_output_embeddings", None)
     return (getter() if getter else None) or getattr(model, "lm_head", None)

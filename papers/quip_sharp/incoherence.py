@@ -1,7 +1,7 @@
 """Incoherence processing: random orthogonal rotations of W and H that even out their entries (QuIP# sec. 3).
 
-With rotations V of the inputs and U of the outputs, W~ = U W V^T and H~ = V H V^T keep tr(W~ H~ W~^T) = tr(W H W^T), while
-no entry of W~ and no eigenvector entry of H~ stands out. A rotation is drawn once and applied to the last axis:
+With rotations V of the inputs and U of the outputs, W~ = U W V^T and H~ = V H V^T keep tr(W~ H~ W~^T) = tr(W H W^T),
+while no entry of W~ and no eigenvector entry of H~ stands out. A rotation is drawn once and applied to the last axis:
 
     V = draw("rht", n, generator)          # x -> Had(pad(signs * x))
     W_tilde = rotate_weight(W, U, V);  H_tilde = rotate_hessian(H, V);  W = unrotate_weight(W_tilde, U, V)
@@ -172,7 +172,7 @@ def unrotate_weight(W_tilde: Tensor, U: Rotation, V: Rotation) -> Tensor:
 
 
 def rotate_hessian(H: Tensor, V: Rotation) -> Tensor:
-    """H~ = V H V^T: (n, n) -> (size, size), exactly symmetric (rounding breaks symmetry, and Cholesky reads one half)."""
+    """H~ = V H V^T: (n, n) -> (size, size), exactly symmetric: rounding breaks that, and Cholesky reads one half."""
     H = rotate(V, rotate(V, H).T)
     return (H + H.T) / 2
 

@@ -17,6 +17,7 @@ from torch import Tensor
 
 log = logging.getLogger(__name__)
 
+ROWS = 4096  # rows whose proxy error is computed at a time
 Quantize = Callable[[Tensor], Tensor]  # (m, g) -> (m, g): the nearest entry for every row
 QuantizeCodes = Callable[[Tensor], tuple[Tensor, Tensor]]  # (m, g) -> ((m, g), (m, ...)): the entry and its code
 
@@ -43,6 +44,8 @@ def regularize(H: Tensor, sigma: float = 1e-2) -> Tensor:
     check_hessian(H)
     H = (H + H.T) / 2
     mean = H.diagonal().mean()
+    if mean < 0:
+        raise ValueError("the Hessian has a negative trace, so it is not a second moment of anything")
     H = H / mean if mean > 0 else torch.zeros_like(H)
     H.diagonal().add_(sigma)
     return H
@@ -95,7 +98,7 @@ def factor(H: Tensor, block: int, sigma: float = 1e-2, max_retries: int = 20) ->
             continue
         if torch.isfinite(L).all():
             if retry:
-                log.warning("Hessian not positive definite: damping raised from %g to %g (%d doublings)", sigma, used, retry)
+                log.warning("Hessian not positive definite: damping %g, doubled %d times to %g", sigma, retry, used)
             return Factors(regular, L, D, used, retry)
         used = max(2 * used, 1e-8)
     raise torch.linalg.LinAlgError(
@@ -107,8 +110,11 @@ def factor(H: Tensor, block: int, sigma: float = 1e-2, max_retries: int = 20) ->
 def proxy_error(W: Tensor, W_hat: Tensor, H: Tensor) -> float:
     """Relative proxy error tr((W_hat - W) H (W_hat - W)^T) / tr(W H W^T), in float64. 0 where both vanish."""
     H = H.double()
-    error, W = (W_hat.double() - W.double()), W.double()
-    damage, whole = ((error @ H) * error).sum().item(), ((W @ H) * W).sum().item()
+    damage = whole = 0.0
+    for w, w_hat in zip(W.split(ROWS), W_hat.split(ROWS), strict=True):  # float64 copies of a panel, not of all of W
+        w, error = w.double(), w_hat.double() - w.double()
+        damage += ((error @ H) * error).sum().item()
+        whole += ((w @ H) * w).sum().item()
     return damage / whole if whole > 0 else (0.0 if damage == 0 else float("inf"))
 
 
@@ -139,14 +145,12 @@ def block_ldlq(
     return W_hat
 
 
-def ldlq(
-    W: Tensor, L: Tensor, quantize: QuantizeCodes, block: int, buffer: int | None = 128
-) -> tuple[Tensor, Tensor]:
+def ldlq(W: Tensor, L: Tensor, quantize: QuantizeCodes, block: int, buffer: int | None = 128) -> tuple[Tensor, Tensor]:
     """The feedback loop for a given factor L (n, n). Returns W_hat (m, n) and the codes (m, n/block, ...).
 
     Right to left, because L is *lower* triangular: block k hears the errors of the blocks to its right.
     """
-    m, n = W.shape
+    n = W.shape[1]
     if n % block:
         raise ValueError(f"W has {n} columns, which must be a multiple of the block ({block})")
     panel = n if buffer is None else max(block, buffer // block * block)
@@ -176,10 +180,11 @@ def tune_pass(
 ) -> tuple[Tensor, Tensor]:
     """One pass of coordinate descent: each block is rounded again with all others fixed. Returns new W_hat and codes.
 
-    For block k the unrestricted optimum is T = W_hat_k + (W - W_hat) H_{:,k} H_kk^{-1}. Q(T) is nearest in the Euclidean
-    norm, but the loss around T is (c - T)^T H_kk (c - T), so for blocks of more than one column Q(T) can be worse than
-    what was there. guard=True keeps a row's old block unless the new one lowers that form, so the proxy loss never
-    rises. guard=False always takes Q(T), as the official code does; on Hessians with outlier channels that hurts.
+    For block k the unrestricted optimum is T = W_hat_k + (W - W_hat) H_{:,k} H_kk^{-1}. Q(T) is nearest in the
+    Euclidean norm, but the loss around T is (c - T)^T H_kk (c - T), so for blocks of more than one column Q(T) can be
+    worse than what was there. guard=True keeps a row's old block unless the new one lowers that form, so the proxy
+    loss never rises. guard=False ("repo" mode) always takes Q(T), as the official code does; on Hessians with outlier
+    channels that hurts.
     """
     n = W.shape[1]
     H = H.to(W.dtype)

@@ -25,6 +25,12 @@ class QuantLinear(nn.Module):
     Inputs of any float dtype (..., in_features); computed in at least float32 and returned in the input's dtype.
     """
 
+    words: Tensor
+    SU: Tensor
+    SV: Tensor
+    scale: Tensor
+    bias: Tensor | None
+
     def __init__(
         self,
         in_features: int,
@@ -146,7 +152,7 @@ class QuantLinear(nn.Module):
 
     def _rotate(self, side: str, y: Tensor, inverse: bool = False) -> Tensor:
         core = self.cores["UV".index(side)]
-        state = {name[2:]: value for name, value in self._buffers.items() if name.startswith(f"{side}_")}
+        state = {name[2:]: value for name, value in self.named_buffers() if name.startswith(f"{side}_")}
         return apply_core(core, state, y, inverse)
 
     def _row_scale(self) -> Tensor:
@@ -183,11 +189,11 @@ class QuantLinear(nn.Module):
 
     def _apply(self, fn, recurse: bool = True):
         """`model.to(bfloat16)` moves the layer but leaves its own dtypes: the scale and the phases need theirs."""
-        kept = {name: value for name, value in self._buffers.items() if value is not None}
+        kept = {name: value for name, value in self.named_buffers() if name != "bias"}
         super()._apply(fn, recurse)
-        for name, value in kept.items():
-            if name != "bias" and self._buffers[name].dtype != value.dtype:
-                self._buffers[name] = value.to(self._buffers[name].device)
+        for name, value in self.named_buffers():
+            if name in kept and kept[name].dtype != value.dtype:
+                self._buffers[name] = kept[name].to(value.device)
         self._dense = None if self._dense is None else self._dense.to(self.words.device)
         self._pending = None
         return self
@@ -196,8 +202,8 @@ class QuantLinear(nn.Module):
         return {**self.__dict__, "_pending": None}  # outputs kept for a moment are no part of a copy of the layer
 
     def extra_repr(self) -> str:
-        c = self.codebook
-        return f"{self.in_features}, {self.out_features}, {c.name} ({c.bits} bits), splits={self.splits}, cores={self.cores}"
+        codebook = f"{self.codebook.name} ({self.codebook.bits} bits)"
+        return f"{self.in_features}, {self.out_features}, {codebook}, splits={self.splits}, cores={self.cores}"
 
 
 class FusedPart(nn.Module):

@@ -9,14 +9,15 @@ is quantised for the inputs that it was trained for. Embeddings, norms and the o
 
 import copy
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from papers.quip_sharp.finetune import BlockTuning, finetune_block
-from papers.quip_sharp.hessians import _collect_whole, check_calibration, decoder_layers, groups_of, output_head, walk
+from papers.quip_sharp.hessians import collect_hessians, decoder_layers, groups_of, output_head, walk
 from papers.quip_sharp.incoherence import as_generator
 from papers.quip_sharp.linear import FusedPart, QuantLinear
 from papers.quip_sharp.quantizer import Quantized, quantize_linear
@@ -35,7 +36,7 @@ def quantize_model(
     tuning: BlockTuning | None = None,
     inplace: bool = False,
     on_group: Callable[[dict], None] | None = None,
-    **options,
+    **options: Any,
 ) -> nn.Module:
     """Returns the model with its decoder layers' linears quantised; a copy, unless inplace.
 
@@ -45,62 +46,73 @@ def quantize_model(
     sigma, ...): see `quantizer.quantize_linear`. rng: seed or generator; each weight's signs depend on it and on the
     weight's name alone. tuning: a `finetune.BlockTuning`, for fine-tuning within each block (QuIP# sec. 5).
     on_group: called after each group with its record (name, bits_per_weight, proxy_error, ...).
-    ValueError where a Hessian is missing or the calibration is not (n_seq, ctx) int64.
+    ValueError where a Hessian is missing, the calibration is not (n_seq, ctx) int64, or nothing is left to quantise.
     """
     if calibration is None and (hessians is None or tuning is not None):
         raise ValueError("give calibration sequences (fine-tuning needs them even where the Hessians are given)")
     model = model if inplace else copy.deepcopy(model)
-    seed = torch.randint(2**62, (), generator=as_generator(rng)).item()
-
-    def quantize_group(parent: nn.Module, prefix: str, group: tuple[str, ...], H: Tensor, tune=None) -> None:
+    seed = int(torch.randint(2**62, (), generator=as_generator(rng)).item())
+    done = 0
+    for parent, prefix, group, H, tune in _work(model, calibration, hessians, batch_size, tuning):
         rows = []
-        together = [group] if fuse and method.startswith("quip_sharp") else [(member,) for member in group]
-        for members in together:
-            linears = [parent.get_submodule(member) for member in members]
-            weights = [linear.weight.detach() for linear in linears]
+        for members in [group] if fuse and method.startswith("quip_sharp") else [(member,) for member in group]:
+            weights = [_linear(parent, member).weight for member in members]
             generator = _generator(seed, prefix + members[0])
             quantized = quantize_linear(weights, H.to(weights[0].device), method, bits, generator, **options)
-            record = {"name": prefix + members[0], "weights_fused": len(members), **quantized.record()}
-            _put(parent, members, linears, quantized, record)
-            rows.append(record)
+            rows.append({"name": prefix + members[0], "weights_fused": len(members), **quantized.record()})
+            _put(parent, members, quantized, rows[-1])
         if tune is not None:
             rows[0]["tuning"] = tune(_generator(seed, f"tuning {prefix}{group[0]}"))
-        for row in rows if on_group is not None else ():
-            on_group(row)
+        if on_group is not None:
+            for row in rows:
+                on_group(row)
+        done += len(rows)
+    if not done:
+        raise ValueError("the model has no nn.Linear to quantise (besides its output head): is it quantised already?")
+    return model
+
+
+Work = tuple[nn.Module, str, tuple[str, ...], Tensor, Callable[[torch.Generator], list[dict]] | None]
+
+
+def _work(
+    model: nn.Module,
+    calibration: Tensor | None,
+    hessians: dict[str, Tensor] | None,
+    batch_size: int,
+    tuning: BlockTuning | None,
+) -> Iterator[Work]:
+    """Every group in the order to quantise: (parent module, its name + ".", members, H, fine-tuning stage)."""
 
     def hessian_of(name: str) -> Tensor:
-        if name not in hessians:
-            raise ValueError(f"no Hessian for {name!r}: collect them from the same model (have {len(hessians)})")
+        if hessians is None or name not in hessians:
+            raise ValueError(f"no Hessian for {name!r}: collect them from this very model")
         return hessians[name]
 
     found = decoder_layers(model)
+    if calibration is not None and found is not None and (hessians is None or tuning is not None):
+        keep = tuning.sequences if tuning is not None else 0
+        for visit in walk(model, calibration, batch_size, keep, moments=hessians is None):
+            groups, prefix = groups_of(visit.layer), f"{visit.name}."
+            for group in groups:
+                H = visit.hessians[group].matrix() if hessians is None else hessian_of(prefix + group[0])
+                last = group == groups[-1]
+                tune = None if tuning is None else partial(finetune_block, visit, tuning, last=last)
+                yield visit.layer, prefix, group, H, tune
+        return
+    if tuning is not None:
+        raise ValueError("block fine-tuning needs a model with a list of decoder layers")
+    if hessians is None and calibration is not None:
+        hessians = collect_hessians(model, calibration, batch_size)
     if found is None:
-        if tuning is not None:
-            raise ValueError("block fine-tuning needs a model with a list of decoder layers")
-        check_calibration(calibration) if hessians is None else None
-        hessians = hessians or _collect_whole(model, calibration, batch_size)
         head = output_head(model)
-        for group in groups_of(model):
-            if model.get_submodule(group[0]) is not head:
-                quantize_group(model, "", group, hessian_of(group[0]))
-        return model
-
-    if hessians is not None and tuning is None:
-        prefix, layers = found
-        for index, layer in enumerate(layers):
-            for group in groups_of(layer):
-                name = f"{prefix}.{index}."
-                quantize_group(layer, name, group, hessian_of(name + group[0]))
-        return model
-
-    keep = tuning.sequences if tuning is not None else 0
-    for visit in walk(model, calibration, batch_size, keep, moments=hessians is None):
-        groups, name = groups_of(visit.layer), f"{visit.name}."
+        places = [("", model, [g for g in groups_of(model) if model.get_submodule(g[0]) is not head])]
+    else:
+        name, layers = found
+        places = [(f"{name}.{i}.", layer, groups_of(layer)) for i, layer in enumerate(layers)]
+    for prefix, parent, groups in places:
         for group in groups:
-            H = visit.hessians[group].matrix() if hessians is None else hessian_of(name + group[0])
-            tune = partial(finetune_block, visit, tuning, last=group == groups[-1]) if tuning is not None else None
-            quantize_group(visit.layer, name, group, H, tune)
-    return model
+            yield parent, prefix, group, hessian_of(prefix + group[0]), None
 
 
 def _generator(seed: int, name: str) -> torch.Generator:
@@ -109,37 +121,40 @@ def _generator(seed: int, name: str) -> torch.Generator:
     return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
 
 
-def _put(parent: nn.Module, members: tuple[str, ...], linears: list[nn.Linear], quantized: Quantized, record: dict) -> None:
+def _linear(parent: nn.Module, name: str) -> nn.Linear:
+    return cast(nn.Linear, parent.get_submodule(name))
+
+
+def _put(parent: nn.Module, members: tuple[str, ...], quantized: Quantized, record: dict) -> None:
+    """Put the quantised weight of `members` where they stand in parent."""
+    linears = [_linear(parent, member) for member in members]
     if quantized.words is None:
-        rows = quantized.weight.split(quantized.splits)
-        for linear, weight in zip(linears, rows, strict=True):
+        for linear, weight in zip(linears, quantized.weight.split(quantized.splits), strict=True):
             linear.weight.data = weight.to(linear.weight)
-        linears[0].quantization = record
+        linears[0].quantization = record  # type: ignore[assignment]  # a plain attribute: it is no part of the state
         return
-    biases = [linear.bias for linear in linears]
     bias = None
-    if any(b is not None for b in biases):
-        bias = torch.cat(
-            [torch.zeros(n).to(linears[0].weight) if b is None else b for b, n in zip(biases, quantized.splits, strict=True)]
-        )
+    if any(linear.bias is not None for linear in linears):
+        bias = torch.cat([w.weight.new_zeros(w.out_features) if w.bias is None else w.bias for w in linears])
     fused = QuantLinear.from_quantized(quantized, bias)
     fused.quantization = record
     for index, member in enumerate(members):
-        _set_submodule(parent, member, fused if len(members) == 1 else FusedPart(fused, index))
+        set_submodule(parent, member, fused if len(members) == 1 else FusedPart(fused, index))
 
 
-def _set_submodule(parent: nn.Module, name: str, module: nn.Module) -> None:
+def set_submodule(parent: nn.Module, name: str, module: nn.Module) -> None:
     path, _, leaf = name.rpartition(".")
     setattr(parent.get_submodule(path), leaf, module)
 
 
 def records(model: nn.Module) -> list[dict]:
     """What the quantiser found for every weight matrix (fused ones count once), in model order."""
-    return [m.quantization for m in model.modules() if getattr(m, "quantization", None)]
+    found = (getattr(module, "quantization", None) for module in model.modules())
+    return [row for row in found if row]
 
 
 def summary(model: nn.Module) -> dict:
-    """bits_per_weight over all quantised weights, everything stored included; mean relative proxy_error over matrices."""
+    """bits_per_weight over all quantised weights, all that is stored included; mean proxy_error over matrices."""
     rows = records(model)
     if not rows:
         raise ValueError("the model has no quantised weights")

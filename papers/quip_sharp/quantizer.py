@@ -16,7 +16,7 @@ from torch import Tensor
 from papers.quip_sharp import baselines, codebooks, incoherence
 from papers.quip_sharp.codebooks import Codebook
 from papers.quip_sharp.incoherence import Rotation, as_generator
-from papers.quip_sharp.ldlq import check_hessian, factor, ldlq, proxy_error, tune_pass
+from papers.quip_sharp.ldlq import Factors, check_hessian, factor, ldlq, proxy_error, tune_pass
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Quantized:
         """The figures to report, plain JSON."""
         row = {"method": self.method, "bits_per_weight": self.bits_per_weight, "proxy_error": self.proxy_error}
         row["weights"] = self.weight.numel()
-        if self.words is not None:
+        if self.codebook is not None and self.U is not None and self.V is not None:
             row |= {"codebook": self.codebook.name, "rho": self.rho, "sigma": self.sigma, "retries": self.retries}
             row |= {"rotations": f"{self.U.core} {self.U.size}, {self.V.core} {self.V.size}"}
         return row
@@ -87,15 +87,17 @@ def quantize_linear(
     guard: bool = True,
     sigma: float = 1e-2,
     rescale: bool = False,
+    rescale_rows: bool = False,
     residual_scale: float | None = None,
 ) -> Quantized:
     """Quantise W (m, n), or the weights of several layers with the same inputs fused into one (sec. 3.8).
 
     H: (n, n), the second moment of the inputs, any float dtype. method: one of `METHODS`. bits: 2, 3 or 4 (QuIP# also 1
     with the E8 ball alone). rng: an int seed, a torch.Generator, or an object with a `.torch` generator.
-    Options of the QuIP# methods: rho, the rms that weights are scaled to (None: the codebook's own; several: the one with
-    the least proxy error); tune, guard: coordinate-descent passes after BlockLDLQ (`ldlq.tune_pass`); sigma, the damping;
-    rescale, QuIP's diagonal rescale, folded into SV; residual_scale, r of the 3- and 4-bit codebooks.
+    Options of the QuIP# methods, which baselines ignore (QuIP takes sigma): rho, the rms that weights are scaled to (None: the codebook's own; several: the one
+    with the least proxy error); tune, guard: coordinate-descent passes after BlockLDLQ (`ldlq.tune_pass`); sigma, the
+    damping; rescale, QuIP's diagonal rescale of the inputs, folded into SV; rescale_rows, every output row brought to
+    one rms, folded into SU (not in the paper: see `_row_factors`); residual_scale, r of the 3- and 4-bit codebooks.
     Raises ValueError for unknown names, shapes that do not fit, and NaN or infinite entries.
     """
     weights = [w.detach() for w in ([W] if isinstance(W, Tensor) else W)]
@@ -112,18 +114,48 @@ def quantize_linear(
         return Quantized(weight, bits + overhead / W.numel(), proxy_error(W, weight, H), method, splits)
     recipe = RECIPES[method]
     codebook = codebooks.get(recipe.codebooks[bits - 1], residual_scale)
+    rhos = [codebook.scale] if rho is None else [rho] if isinstance(rho, int | float) else list(rho)
+    if not rhos or min(rhos) <= 0:
+        raise ValueError(f"rho must be positive (the rms that weights are scaled to), got {rho!r}")
     return _quip_sharp(
-        weights, H, method, recipe, codebook, generator, rho=rho, tune=tune, guard=guard, sigma=sigma, rescale=rescale
+        weights,
+        H,
+        method,
+        recipe,
+        codebook,
+        generator,
+        rhos,
+        tune=tune,
+        guard=guard,
+        sigma=sigma,
+        rescale=rescale,
+        rescale_rows=rescale_rows,
     )
 
 
-def _quip_sharp(weights, H, method, recipe, codebook, generator, *, rho, tune, guard, sigma, rescale) -> Quantized:
+def _quip_sharp(
+    weights: list[Tensor],
+    H: Tensor,
+    method: str,
+    recipe: Recipe,
+    codebook: Codebook,
+    generator: torch.Generator,
+    rhos: list[float],
+    *,
+    tune: int,
+    guard: bool,
+    sigma: float,
+    rescale: bool,
+    rescale_rows: bool,
+) -> Quantized:
     W = torch.cat([w.float() for w in weights])  # (m, n)
     m, n = W.shape
     splits = [len(w) for w in weights]
     # Fused weights are brought to the same rms, so that one scale fits all of them.
-    rms = torch.stack([w.float().square().mean().sqrt() for w in weights])  # (weights,)
-    rows = torch.cat([c.expand(size) for c, size in zip(_nonzero(rms), splits, strict=True)])[:, None]  # (m, 1)
+    rms = torch.stack([_rms(w) for w in weights])  # (weights,)
+    flat = W / _per_row(_nonzero(rms), splits)
+    row_factors = _row_factors(flat) if rescale_rows else torch.ones(m, 1, device=W.device)
+    flat = flat / row_factors
     U = incoherence.draw(recipe.rotation, m, generator)
     V = incoherence.draw(recipe.rotation, n, generator, multiple=codebook.block)
 
@@ -131,25 +163,23 @@ def _quip_sharp(weights, H, method, recipe, codebook, generator, *, rho, tune, g
     H64 = H.double()
     unscale = torch.ones(n, device=W.device)
     if rescale:
-        s = baselines.rescale(W / rows, H64)
+        s = baselines.rescale(flat, H64)
         unscale = (1 / (s / s.log().mean().exp())).clamp(2**-12, 2**12).half().float()
-    W_tilde = incoherence.rotate_weight(W / rows / unscale, U, V)  # (U.size, V.size)
+    W_tilde = incoherence.rotate_weight(flat / unscale, U, V)  # (U.size, V.size)
     H_tilde = incoherence.rotate_hessian(unscale.double()[:, None] * H64 * unscale.double(), V)
     factors = factor(H_tilde, codebook.block, sigma)
 
-    whole = _nonzero(W_tilde.square().mean().sqrt())
-    candidates = [codebook.scale] if rho is None else [rho] if isinstance(rho, int | float) else list(rho)
-    best = None
-    for candidate in candidates:
-        x = W_tilde * (candidate / whole)
+    whole = _nonzero(_rms(W_tilde))
+
+    def attempt(rho: float) -> tuple[float, float, Tensor, Tensor, Tensor]:
+        x = W_tilde * (rho / whole)
         x_hat, codes = _round(x, factors, codebook, recipe.feedback, tune, guard)
-        scale = (rms * whole / candidate).float()
-        SU, SV = U.signs.to(W).half(), (V.signs.to(W) * unscale).half()
-        weight = _reconstruct(x_hat, U, V, unscale, scale, splits)
-        damage = proxy_error(W, weight, H)
-        if best is None or damage < best[0]:
-            best = (damage, candidate, weight, codebook.pack(codes), SU, SV, scale)
-    damage, candidate, weight, words, SU, SV, scale = best
+        scale = (rms * whole / rho).float()
+        weight = incoherence.unrotate_weight(x_hat, U, V) * unscale * row_factors * _per_row(scale, splits)
+        return proxy_error(W, weight, H), rho, weight, codebook.pack(codes), scale
+
+    damage, chosen, weight, words, scale = min(map(attempt, rhos), key=lambda found: found[0])
+    SU, SV = (U.signs.to(W) * row_factors[:, 0]).half(), (V.signs.to(W) * unscale).half()
     stored = [words, SU, SV, scale, *U.state.values(), *V.state.values()]
     return Quantized(
         weight=weight,
@@ -164,13 +194,15 @@ def _quip_sharp(weights, H, method, recipe, codebook, generator, *, rho, tune, g
         U=U,
         V=V,
         codebook=codebook,
-        rho=float(candidate),
+        rho=float(chosen),
         sigma=factors.sigma,
         retries=factors.retries,
     )
 
 
-def _round(x: Tensor, factors, codebook: Codebook, feedback: bool, tune: int, guard: bool) -> tuple[Tensor, Tensor]:
+def _round(
+    x: Tensor, factors: Factors, codebook: Codebook, feedback: bool, tune: int, guard: bool
+) -> tuple[Tensor, Tensor]:
     """Round scaled weights (m, n): returns the entries (m, n) and their codes (m, n / block)."""
     if not feedback:
         x_hat, codes = codebook.quantize(x.unflatten(-1, (-1, codebook.block)))  # (m, n/g, g)
@@ -181,9 +213,24 @@ def _round(x: Tensor, factors, codebook: Codebook, feedback: bool, tune: int, gu
     return x_hat, codes
 
 
-def _reconstruct(x_hat: Tensor, U: Rotation, V: Rotation, unscale: Tensor, scale: Tensor, splits: list[int]) -> Tensor:
-    rows = torch.cat([s.expand(size) for s, size in zip(scale, splits, strict=True)])[:, None]
-    return incoherence.unrotate_weight(x_hat, U, V) * unscale * rows
+def _row_factors(W: Tensor) -> Tensor:
+    """Each row's rms, rounded to the float16 that SU keeps it in. (m, n) -> (m, 1).
+
+    The rotation U spreads the rounding error evenly over the rows, so rows of small norm get a large relative error.
+    Brought to one rms first, every row gets the same relative error, at no cost in storage (SU has m float16 entries
+    anyway) and hardly any in the proxy loss, which only sees the sum over rows.
+    """
+    return W.double().square().mean(1, keepdim=True).sqrt().clamp(2**-12, 2**12).half().float()
+
+
+def _per_row(values: Tensor, splits: list[int]) -> Tensor:
+    """One value per fused weight -> one per row, (m, 1)."""
+    return torch.cat([value.expand(size) for value, size in zip(values, splits, strict=True)])[:, None]
+
+
+def _rms(x: Tensor) -> Tensor:
+    """Root mean square, float32; squared in float64, where neither 1e30 nor 1e-30 is lost."""
+    return x.double().square().mean().sqrt().float()
 
 
 def _nonzero(scale: Tensor) -> Tensor:

@@ -1,0 +1,177 @@
+"""Fine-tuning: words stay frozen, the best epoch is kept, zero rates change nothing (oracle 11)."""
+
+import pytest
+import torch
+from torch import nn
+
+from papers.quip_sharp import checkpoint, quantize_model
+from papers.quip_sharp.finetune import BlockTuning, finetune_model, fit, untie_head
+from papers.quip_sharp.hessians import collect_hessians
+from papers.quip_sharp.linear import QuantLinear
+from papers.quip_sharp.model import records
+
+TUNING = BlockTuning(train=8, valid=4, epochs=3, batch_size=4, lr_signs=5e-3, lr_others=1e-3)
+
+
+@pytest.fixture(scope="module")
+def hessians(llama, tokens):
+    return collect_hessians(llama(), tokens)
+
+
+def words(model) -> dict[str, torch.Tensor]:
+    return {name: value.clone() for name, value in model.state_dict().items() if name.endswith("words")}
+
+
+def state(model) -> dict[str, torch.Tensor]:
+    return {name: value.clone() for name, value in model.state_dict().items()}
+
+
+# ---------------------------------------------------------------------------------------------- (a) within blocks
+
+
+def test_block_tuning_lowers_the_blocks_error_and_keeps_the_best_epoch(llama, tokens):
+    plain = quantize_model(llama(), tokens)
+    tuned = quantize_model(llama(), tokens, tuning=TUNING)
+    x = torch.randn(4, 16, 32, generator=torch.Generator().manual_seed(0))
+    position = torch.arange(16)[None]
+    with torch.no_grad():
+        rope = plain.model.rotary_emb(x, position)
+        target, a, b = (m.model.layers[0](x, position_embeddings=rope) for m in (llama(), plain, tuned))
+    assert (b - target).square().mean() < (a - target).square().mean()
+    for row in records(tuned):
+        history = row["tuning"]
+        assert bool(history) == ("down_proj" not in row["name"])  # no stage after the last linear
+        if history:
+            best = [h["valid_loss"] for h in history if h["best"]]
+            assert best == [min(h["valid_loss"] for h in history)]
+            assert best[0] <= history[0]["valid_loss"]
+
+
+def test_block_tuning_changes_no_word_that_is_set(llama, tokens):
+    """The first group of a layer is quantised before anything is trained, so its words are those of the plain run."""
+    plain, tuned = words(quantize_model(llama(), tokens)), words(quantize_model(llama(), tokens, tuning=TUNING))
+    name = "model.layers.0.self_attn.q_proj.fused.words"
+    assert torch.equal(plain[name], tuned[name])
+    name = "model.layers.0.mlp.down_proj.words"  # quantised after its weight was trained
+    assert not torch.equal(plain[name], tuned[name])
+
+
+def test_block_tuning_leaves_layers_ready_to_use(llama, tokens):
+    tuned = quantize_model(llama(), tokens, tuning=TUNING)
+    layers = [m for m in tuned.modules() if isinstance(m, QuantLinear)]
+    assert all(m.SU.dtype == torch.float16 and not isinstance(m.SU, nn.Parameter) for m in layers)
+    assert all(m._dense is None for m in layers)
+    signs = tuned.model.layers[0].self_attn.q_proj.fused.SU
+    assert (signs.abs() != 1).any()
+    assert ((signs.abs() - 1).abs() < 0.2).all()  # relative factors near +-1
+
+
+@pytest.mark.parametrize("change", [{"lr_signs": 0.0, "lr_others": 0.0}, {"epochs": 0}])
+def test_block_tuning_with_nothing_to_do_is_no_tuning(change, llama, tokens):
+    tuning = BlockTuning(**{**TUNING.__dict__, **change})
+    plain, tuned = state(quantize_model(llama(), tokens)), state(quantize_model(llama(), tokens, tuning=tuning))
+    assert all(torch.equal(plain[name], tuned[name]) for name in plain)
+
+
+def test_block_tuning_needs_its_sequences_and_float32(llama, tokens):
+    with pytest.raises(ValueError, match="200 calibration"):
+        quantize_model(llama(), tokens, tuning=BlockTuning(train=160, valid=40))
+    with pytest.raises(ValueError, match="float32"):
+        quantize_model(llama().to(torch.bfloat16), tokens, tuning=TUNING)
+    with pytest.raises(ValueError, match="calibration"):
+        quantize_model(llama(), None, hessians={}, tuning=TUNING)
+
+
+# -------------------------------------------------------------------------------------------------- (b) end to end
+
+
+def tune(model, teacher, tokens, **changes):
+    settings = {"valid": 4, "epochs": 3, "batch_size": 4, "lr_signs": 5e-3, "lr_others": 1e-3}
+    return finetune_model(model, teacher, tokens, 0, **{**settings, **changes})
+
+
+def test_end_to_end_tuning_lowers_the_loss_and_keeps_every_word(llama, tokens, hessians):
+    teacher = llama()
+    model = quantize_model(teacher, None, hessians=hessians)
+    before = state(model)
+    history = tune(model, teacher, tokens)
+    best = next(row for row in history if row["best"])
+    assert best["epoch"] > 0
+    assert best["valid_loss"] < history[0]["valid_loss"]
+    after = state(model)
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert changed == {n for n in before if n.endswith((".SU", ".SV")) or "norm" in n or n == "lm_head.weight"}
+    assert all(p.requires_grad for p in model.parameters())
+    assert not teacher.training
+
+
+def test_end_to_end_tuning_at_rate_zero_changes_nothing(llama, tokens, hessians):
+    model = quantize_model(llama(), None, hessians=hessians)
+    before = state(model)
+    history = tune(model, llama(), tokens, lr_signs=0.0, lr_others=0.0)
+    after = state(model)
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert [row["best"] for row in history] == [True] + [False] * (len(history) - 1)
+
+
+def test_a_rate_that_is_too_high_falls_back_to_the_start(llama, tokens, hessians):
+    model = quantize_model(llama(), None, hessians=hessians)
+    before = state(model)
+    history = tune(model, llama(), tokens, lr_signs=3.0, lr_others=3.0)
+    assert history[0]["best"]
+    assert all(torch.equal(value, before[name]) for name, value in state(model).items())
+
+
+def test_tuning_is_reproducible(llama, tokens, hessians):
+    results = []
+    for _ in range(2):
+        model = quantize_model(llama(), None, hessians=hessians)
+        tune(model, llama(), tokens)
+        results.append(state(model))
+    assert all(torch.equal(results[0][name], results[1][name]) for name in results[0])
+
+
+def test_tied_head_is_untied_and_the_embedding_kept(llama, tokens, hessians, tmp_path):
+    teacher = llama()
+    model = quantize_model(teacher, None, hessians=hessians)
+    tune(model, teacher, tokens)
+    assert model.lm_head.weight is not model.model.embed_tokens.weight
+    assert torch.equal(model.model.embed_tokens.weight, teacher.model.embed_tokens.weight)
+    assert not untie_head(model)
+    checkpoint.save(model, tmp_path)  # the untied head must survive the way to disk and back
+    again = checkpoint.load(tmp_path, llama)
+    with torch.no_grad():
+        assert torch.equal(again(tokens).logits, model(tokens).logits)
+
+
+def test_bad_arguments_are_value_errors(llama, tokens, hessians):
+    with pytest.raises(ValueError, match="no QuantLinear"):
+        tune(llama(), llama(), tokens)
+    model = quantize_model(llama(), None, hessians=hessians)
+    for valid in (0, 12):
+        with pytest.raises(ValueError, match="validation"):
+            tune(model, llama(), tokens, valid=valid)
+
+
+def test_fit_stops_after_patience_worse_epochs():
+    p = nn.Parameter(torch.zeros(()))
+    losses = iter([1.0, 0.0, 2.0, 0.0, 3.0, 0.0, 4.0, 0.0])  # validate, train, validate, ...
+
+    def loss(index):
+        return p * 0 + next(losses)
+
+    history = fit(
+        loss,
+        [p],
+        [],
+        train=1,
+        valid=torch.tensor([1]),
+        epochs=10,
+        batch_size=1,
+        lr_signs=0.1,
+        lr_others=0.1,
+        patience=2,
+        rng=0,
+    )
+    assert [row["epoch"] for row in history] == [0, 1, 2]
+    assert [row["best"] for row in history] == [True, False, False]
