@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -149,9 +150,9 @@ def token_losses(curves: Sequence[Sequence[float]], linear: float, softmax: floa
 def losses(curves: Mapping[str, Sequence[float]], title: str) -> Figure:
     """Batch losses by name, smoothed over 20 steps."""
     fig, ax = _new(6)
-    for name, values in curves.items():
+    for (name, values), style in zip(curves.items(), cycle(("-", "-.", ":", "--", "-")), strict=False):
         width = min(20, len(values))
-        ax.semilogy(np.convolve(values, np.ones(width) / width, "valid"), label=name)
+        ax.semilogy(np.convolve(values, np.ones(width) / width, "valid"), style, label=name.replace("_", " "))
     ax.set(xlabel="step", ylabel="batch loss, mean of 20 steps", title=title)
     ax.legend(frameon=False, fontsize=8)
     return fig
