@@ -14,7 +14,8 @@ def _refuse_strangers() -> None:
         if spec is None or spec.origin is None or not os.path.samefile(spec.origin, ours):
             found = (spec and (spec.origin or list(spec.submodule_search_locations or []))) or "nothing"
             message = f"the package {name!r} of this project is shadowed by {found}: run from another folder, or use `papers run`"
-            if sys.argv[0] == "-m" or os.path.basename(sys.argv[0]) in ("papers", "__main__.py"):  # a command, not an import
+            program = os.path.basename(sys.argv[0])
+            if program in ("-m", "papers", "__main__.py"):  # a command, not an import
                 sys.stderr.write(f"error: {message}\n")
                 raise SystemExit(2)
             raise ImportError(message)
