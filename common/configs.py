@@ -36,7 +36,6 @@ FLAGS = {
     "--multirun": "multirun",
     "-r": "resolve",
     "--resolve": "resolve",
-    "--version": "version",
 }
 FLAGS_WITH_VALUE = {"-c": "cfg", "--cfg": "cfg", "-p": "package", "--package": "package"}
 

@@ -127,7 +127,7 @@ def _resume(job: Job, folder: str, extra: Sequence[str]) -> Result:
             raise UserError(
                 f"resume= takes everything from its folder and stands alone: leave out {text!r} (only {', '.join(MAY_CHANGE_ON_RESUME)} may be added)"
             )
-    before = load_result(Path(folder))
+    before = load_result(Path(folder).expanduser().resolve())  # `latest` may come to mean another run
     if before.paper != job.paper:
         raise UserError(
             f"{before.folder} is a run of {before.paper}, not of {job.paper}: resume it with `papers run {before.paper} resume={before.folder}`"

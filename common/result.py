@@ -61,7 +61,7 @@ def load_result(folder: str | os.PathLike) -> Result:
         data = json.loads(path.read_text())
     except FileNotFoundError:
         raise UserError(
-            f"{path.parent} is not a run folder (no result.json): name one below {'{runs}/{paper}/{experiment}/'}"
+            f"{path.parent} is not a run folder (no result.json): name one such as runs/quip_sharp/ci/latest"
         ) from None
     except NotADirectoryError:
         raise UserError(f"{folder} is not a run folder: name one that holds a result.json") from None
