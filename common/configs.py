@@ -123,10 +123,10 @@ def experiments(paper: str, verb: str = "train") -> list[Experiment]:
     return [experiment for experiment in found if verb in experiment.verbs]
 
 
-def groups(paper: str) -> dict[str, list[str]]:
-    """Config groups that a paper's jobs take: its own, and the shared ones that a defaults list names. Name -> options."""
+def groups(paper: str, verb: str = "train") -> dict[str, list[str]]:
+    """Config groups that a job takes: its paper's own, and the shared ones that a defaults list names. Name -> options."""
     shared, own = config_folders(paper)
-    lists = [(shared / "base.yaml").read_text(), *(path.read_text() for path in own.glob("*.yaml"))]
+    lists = [(shared / "base.yaml").read_text(), (own / f"{verb}.yaml").read_text()]
     found: dict[str, list[str]] = {}
     for base in (shared, own):
         for path in sorted(base.rglob("*.yaml")):
@@ -194,7 +194,7 @@ def compose(paper: str, verb: str, overrides: Sequence[str] = ()) -> DictConfig:
     """The config of a job, its overrides checked. Raises UserError naming what is valid."""
     parsed = parse_overrides(overrides)
     check_names(paper, verb, parsed)
-    choices = [o.input_line for o in parsed if _is_choice(paper, o)]
+    choices = [o.input_line for o in parsed if _is_choice(paper, verb, o)]
     base = _compose(paper, verb, choices)
     for override in parsed:
         if override.input_line not in choices:
@@ -251,13 +251,13 @@ def parse_overrides(overrides: Sequence[str]) -> list[Any]:
     return parsed
 
 
-def _is_choice(paper: str, override: Any) -> bool:
-    return override.key_or_group in groups(paper) or override.key_or_group.startswith("hydra/")
+def _is_choice(paper: str, verb: str, override: Any) -> bool:
+    return override.key_or_group in groups(paper, verb) or override.key_or_group.startswith("hydra/")
 
 
 def check_names(paper: str, verb: str, parsed: Iterable[Any]) -> None:
     """Raise UserError unless every override names an experiment, a group option or a key that exists. Values come later."""
-    available = groups(paper)
+    available = groups(paper, verb)
     for override in parsed:
         key, text = override.key_or_group, override.input_line
         if key == "exp":
@@ -299,7 +299,7 @@ def _values(override: Any) -> list[Any]:
 
 def _keys(paper: str, verb: str, parsed: Iterable[Any]) -> dict[str, bool]:
     """Every dotted key of the composed config -> whether it holds a value (False: a mapping)."""
-    choices = [o.input_line for o in parsed if _is_choice(paper, o) and not o.is_sweep_override()]
+    choices = [o.input_line for o in parsed if _is_choice(paper, verb, o) and not o.is_sweep_override()]
     return dict(_walk(_compose(paper, verb, choices)))
 
 

@@ -361,7 +361,7 @@ def help_text(job: Job) -> str:
     found = configs.experiments(job.paper, job.verb)
     width = max((len(e.name) for e in found), default=0)
     listed = "".join(f"  {e.name:<{width}}  {e.title}\n" for e in found) or "  (none)\n"
-    available = {k: v for k, v in configs.groups(job.paper).items() if k != "exp"}
+    available = {k: v for k, v in configs.groups(job.paper, job.verb).items() if k != "exp"}
     chosen = "".join(f"  {name}={'|'.join(options)}\n" for name, options in available.items())
     return (
         f"python -m {job.module} [+exp=EXPERIMENT] [key=value ...] [-m] [--cfg job] [resume=RUN_FOLDER]\n\n"
