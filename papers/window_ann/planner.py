@@ -1,9 +1,10 @@
 """What the automatic planner knows: how wide a beam reaches the wanted recall, and what that costs, measured on the index.
 
 The paper leaves the choice of method to the user. Here each piece a method might use is priced by two numbers: the size of
-its node and its blowup (node size / points of the window in it). For a few sizes and blowups the searches are really made:
-some points of such a node are left out of a graph built for the purpose, and are its queries (points that a graph holds are
-too easy to find in it). Between what was measured the logarithms are interpolated.
+its node and its blowup (node size / points of the window in it). For a few sizes and blowups the searches are really made.
+The queries are points of the data, left out of a graph that is built for the purpose (points that a graph holds are too easy
+to find in it), and from all over the data (a node's own points are too easy where labels go with places). Between what was
+measured the logarithms are interpolated.
 Prices count distances, so the same data and seed give the same plans.
 """
 
@@ -31,7 +32,8 @@ BEAMS = (
 )  # in units of k * blowup: about so many candidates hold k points of the window
 BLOWUPS = (1, 2, 4, 8, 16, 32)
 SIZES = 4  # node sizes that are measured
-QUERIES = 64
+NODES = 4  # at most so many of one size
+QUERIES = 96  # of one size
 
 
 class Measured:
@@ -69,7 +71,9 @@ def calibrate(segment: Segment, k: int, generator: np.random.Generator) -> Measu
     beams = np.broadcast_to(np.ceil(k * np.array(BLOWUPS)[:, None] * np.array(BEAMS)), cells).copy()
     recall, distances = np.zeros(cells), np.full(cells, 2.0**NEVER)
     for a, log in enumerate(wanted):
-        probes = [held_out(segment, node, generator) for node in _some(built[logs == log], generator)]
+        some = generator.choice(built[logs == log], min(NODES, (logs == log).sum()), replace=False)
+        number = max(1, min(QUERIES // len(some), len(segment.X) // 10))
+        probes = [held_out(segment, node, number, generator) for node in some]
         for b, blowup in enumerate(BLOWUPS):
             windows = [_windows(probe, Q, blowup, generator) for probe, Q in probes]
             w = windows[0][0, 2] - windows[0][0, 1]
@@ -95,20 +99,15 @@ def calibrate(segment: Segment, k: int, generator: np.random.Generator) -> Measu
     return Measured(wanted, beams, recall, distances)
 
 
-def _some(nodes: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-    """As many of the nodes of one size as are there, at most eight."""
-    return generator.choice(nodes, min(8, len(nodes)), replace=False)
-
-
-def held_out(segment: Segment, node: int, generator: np.random.Generator) -> tuple[Segment, np.ndarray]:
-    """An index of the node's points without a few of them, and those few: queries that the index has not seen."""
-    X = segment.X[segment.start[node] : segment.end[node]]
-    out = np.zeros(len(X), bool)
-    out[generator.choice(len(X), max(1, min(QUERIES, len(X) // 10)), replace=False)] = True
-    rest = X[~out]
-    probe = type(segment)(rest, np.arange(len(rest)), np.arange(len(rest)), parts="r", beta=2, cutoff=max(2, len(rest)), shift=0.5, overlap=2.0,
-                          seed=segment.seed, threads=segment.threads, base=segment.base, options=segment.base_options)  # fmt: skip
-    return probe.build(), np.ascontiguousarray(X[out])
+def held_out(segment: Segment, node: int, number: int, generator: np.random.Generator) -> tuple[Segment, np.ndarray]:
+    """`number` queries drawn from all points, as a user's are, and an index of the node's points without them."""
+    rows = np.sort(generator.choice(len(segment.X), number, replace=False))
+    start, end = segment.start[node], segment.end[node]
+    rest = np.delete(segment.X[start:end], rows[(rows >= start) & (rows < end)] - start, axis=0)
+    ranks = np.arange(len(rest))
+    probe = type(segment)(rest, ranks, ranks, parts="r", beta=2, cutoff=max(2, len(rest)), shift=0.5, overlap=2.0, seed=segment.seed,
+                          threads=segment.threads, base=segment.base, options=segment.base_options)  # fmt: skip
+    return probe.build(), np.ascontiguousarray(segment.X[rows])
 
 
 def _windows(probe: Segment, Q: np.ndarray, blowup: int, generator: np.random.Generator) -> np.ndarray:

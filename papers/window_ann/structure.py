@@ -51,9 +51,8 @@ def survey(n: int, cutoff: int, beta: int, shift: float, blowup: float, big: int
     # with B <= beta' sizes and h rounded up: B / w <= B / (B_next - h_next + 2), the exact form of the bound
     exact = max(float(rows.size[i] / (rows.size[i + 1] - rows.shift[i + 1] + 2)) for i in range(rows.rows - 1))
     most = 2 * (beta - 1) * (tree.rows - 1) + 2 * (beta - 1)
-    best_beta, best_shift, _ = tradeoff(blowup, n, cutoff)
-    built = OverlappingRows(n, best_beta, cutoff, best_shift)
-    plain = OverlappingRows(n, beta, cutoff, 1 - beta / blowup) if beta < blowup else rows
+    best_beta, best_shift, least = tradeoff(blowup, n, cutoff)
+    plain = n * np.log(n / cutoff) / ((1 - beta / blowup) * np.log(beta)) if beta < blowup else np.nan
     large, large_rows = Tree(big, beta, 1000), OverlappingRows(big, beta, 1000, shift)
     return {
         "windows": windows, "covered_share": covered / windows, "inside_share": inside / windows,
@@ -61,7 +60,7 @@ def survey(n: int, cutoff: int, beta: int, shift: float, blowup: float, big: int
         "max_blowup": float(widest[sure + 1 :].max()), "bound": bound, "blowup_share": float(widest[sure + 1 :].max()) / exact,
         "stored_ratio": rows.stored / (n * tree.rows), "large_rows": large.rows, "large_nodes": len(large.buckets()),
         "large_stored_ratio": large_rows.stored / (big * large.rows), "optimal_beta": best_beta, "optimal_shift": best_shift,
-        "optimal_saving": built.stored / plain.stored, "sure_width": sure, "blowup_by_width": widest.tolist(),
+        "default_over_optimal": float(plain / least), "sure_width": sure, "blowup_by_width": widest.tolist(),
         "rows": [_row(i, tree, rows) for i in range(rows.rows)],
     }  # fmt: skip
 

@@ -187,36 +187,46 @@ def cheapest(rows: list[dict], level: float) -> dict[tuple, float]:
 
 
 def adversarial(cfg: Any, run: Run) -> None:
-    """Queries whose windows hold only points of another cluster: tree and super against one graph of the same budget."""
-    rows = [row for seed in cfg.seeds for row in _adversarial_of(cfg, run, seed)]
-    recall = {(r["seed"], r["method"]): r["recall"] for r in rows}
+    """Queries whose windows hold only points of another cluster: tree and super against one graph of the same budget.
+
+    The first alpha is measured over all seeds and judged; the others once, for the comparison.
+    """
+    first, *others = cfg.adversarial.alphas
+    rows = [row for seed in cfg.seeds for row in _adversarial_of(cfg, run, seed, first)]
+    rows += [row for alpha in others for row in _adversarial_of(cfg, run, cfg.seeds[0], alpha)]
+    recall = {(r["alpha"], r["seed"], r["method"]): r["recall"] for r in rows}
     run.log(
-        {"adversarial.recall": {method: min(recall[seed, method] for seed in cfg.seeds) for method in (*OURS, "auto")}}
+        {
+            "adversarial.recall": {
+                method: min(recall[first, seed, method] for seed in cfg.seeds) for method in (*OURS, "auto")
+            }
+        }
     )
     share = [
-        recall[seed, ONE_GRAPH] / min(recall[seed, "tree"], recall[seed, "super_postfilter"]) for seed in cfg.seeds
+        recall[first, seed, ONE_GRAPH] / min(recall[first, seed, "tree"], recall[first, seed, "super_postfilter"])
+        for seed in cfg.seeds
     ]
     run.log({"adversarial.one_graph_share": max(share)})
-    table = []
-    for method in dict.fromkeys(r["method"] for r in rows):
-        mine = [r for r in rows if r["method"] == method]
-        table.append(
-            {
-                "method": method,
-                "recall": float(np.mean([r["recall"] for r in mine])),
-                "distances": float(np.mean([r["distances"] for r in mine])),
-            }
+    for alpha in others:
+        run.log(
+            {f"adversarial.alpha_{alpha:g}.recall": {method: recall[alpha, cfg.seeds[0], method] for method in OURS}}
         )
+    table = []
+    for alpha, method in dict.fromkeys((r["alpha"], r["method"]) for r in rows):
+        mine = [r for r in rows if r["method"] == method and r["alpha"] == alpha]
+        mean = {name: float(np.mean([r[name] for r in mine])) for name in ("recall", "distances")}
+        table.append({"alpha": alpha, "method": method, **mean})
     run.table("adversarial", table)
-    run.figure("adversarial", plots.adversarial(table))
+    run.figure("adversarial", plots.adversarial([row for row in table if row["alpha"] == first]))
 
 
-def _adversarial_of(cfg: Any, run: Run, seed: int) -> list[dict]:
+def _adversarial_of(cfg: Any, run: Run, seed: int, alpha: float) -> list[dict]:
     o = cfg.adversarial
     work = datasets.adversarial(run.rng("adversarial", seed).numpy, o.clusters, o.size, o.d, o.variance, o.queries)
     run.record_data("adversarial", "synthetic", "papers.window_ann.datasets.adversarial", None)
-    index = make_index(cfg, run, work, "euclidean", seed)
-    return run.stage(f"adversarial_{seed}", lambda: _adversarial(cfg, index, work, seed), key=index.built_for)
+    index = make_index(cfg, run, work, "euclidean", seed, alpha=alpha)
+    rows = run.stage(f"adversarial_{seed}_{alpha:g}", lambda: _adversarial(cfg, index, work, seed), key=index.built_for)
+    return [{"alpha": alpha, **row} for row in rows]
 
 
 def _adversarial(cfg: Any, index: WindowIndex, work: datasets.Workload, seed: int) -> list[dict]:

@@ -125,7 +125,7 @@ def test_plans_are_the_same_after_the_same_fit(work, index):
 
 
 def test_calibration_queries_are_not_in_the_graph_they_are_asked_of(index):
-    probe, Q = held_out(index.segments[0], 0, np.random.default_rng(0))
+    probe, Q = held_out(index.segments[0], 0, 50, np.random.default_rng(0))
     assert len(probe.X) + len(Q) == 2000
     assert not (probe.X[:, None] == Q[None, :5]).all(2).any()
 
