@@ -195,24 +195,37 @@ def _work(run: Run, job: Job, cfg: DictConfig, before: Result | None) -> None:
         report.show_result(run.record("done") | {"notes": []})
 
 
+def limit_threads(threads: int) -> None:
+    """Let every library use this many CPU threads, whether it is imported already or will be. UserError below 1."""
+    if threads < 1:
+        raise UserError(f"threads is {threads}: give at least 1, or leave it out for all cores")
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ[name] = str(threads)
+    import torch
+    from threadpoolctl import threadpool_limits
+
+    threadpool_limits(threads)
+    torch.set_num_threads(threads)
+    if "numba" in sys.modules:  # its pool may have started, and then refuses another size of itself
+        import numba
+
+        numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
+    else:
+        os.environ["NUMBA_NUM_THREADS"] = str(threads)
+
+
 def _prepare(run: Run, cfg: DictConfig) -> None:
-    """Threads, device and global seeds: set before any heavy library starts its pools where it is not yet imported."""
+    """Threads, device and global seeds."""
     if cfg.device not in ("auto", "cpu", "cuda"):
         raise UserError(f"unknown device {cfg.device!r}: choose auto, cpu or cuda")
-    if run.threads < 1:
-        raise UserError(f"threads is {run.threads}: give at least 1, or leave it out for all cores")
-    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
-        os.environ[name] = str(run.threads)
+    limit_threads(run.threads)
     os.environ.setdefault("MPLBACKEND", "Agg")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # its pool ignores `threads` and warns after a fork
     import random
 
     import numpy as np
     import torch
-    from threadpoolctl import threadpool_limits
 
-    threadpool_limits(run.threads)
-    torch.set_num_threads(run.threads)
     if cfg.device == "cuda" and not torch.cuda.is_available():
         raise UserError(
             "device=cuda, but no CUDA device is found: use device=cpu, or install a CUDA build of torch (README, Install)"

@@ -1,0 +1,94 @@
+"""Race the papers' code against its peers and render docs/benchmarks.md.
+
+    python -m scripts.bench [--quick] [--threads N] [PAPER ...]
+
+Each paper with a `bench.py` has a function `bench(quick) -> {title: rows}`. Its contestants take turns in one process with
+equal threads, at least seven turns each, and medians and ratios are printed. Run it on a quiet machine: a busy one is
+noted beside the figures. A peer that is not installed is a note.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from common import configs, experiment, files, report, result
+from common.errors import UserError
+
+RECORD = files.ROOT / "docs" / "benchmarks.json"
+PAGE = files.ROOT / "docs" / "benchmarks.md"
+
+
+def racers() -> list[str]:
+    """The papers that have races."""
+    return [paper for paper in configs.papers() if (configs.folder_of(f"papers.{paper}") / "bench.py").exists()]
+
+
+def run(paper: str, quick: bool, threads: int) -> dict[str, Any]:
+    """One paper's races and the circumstances they were run under."""
+    load = os.getloadavg()[0]
+    tables = importlib.import_module(f"papers.{paper}.bench").bench(quick=quick)
+    for title, rows in tables.items():
+        report.show(f"{paper}: {title}", rows)
+    return {"tables": files.plain(tables), "threads": threads, "quick": quick, "load_before": round(load, 2), "machine": result.machine(),
+            "versions": result.versions(), "git_commit": result.git_state()[0], "recorded_at": datetime.now(UTC).isoformat(timespec="seconds")}  # fmt: skip
+
+
+def render(recorded: dict[str, Any]) -> str:
+    """docs/benchmarks.md: a function of the record alone."""
+    lines = [
+        "# Benchmarks\n",
+        "Written by `python -m scripts.bench`. Contestants take turns in one process with equal threads; figures are medians. Absolute times",
+        "belong to the machine named with them; ratios carry over better.\n",
+    ]
+    for paper, entry in sorted(recorded.items()):
+        machine = entry["machine"]
+        busy = (
+            ""
+            if entry["load_before"] < 0.5
+            else f" **The machine was busy (load {entry['load_before']}) when this began.**"
+        )
+        lines.append(
+            f"## {paper}\n\n{machine['cpu']}, {machine['cores']} cores, {entry['threads']} thread{'s' if entry['threads'] > 1 else ''}, "
+            f"{entry['recorded_at'][:10]}{', quick' if entry['quick'] else ''}.{busy}\n"
+        )
+        lines += [f"### {title}\n\n{report.markdown(rows)}" for title, rows in entry["tables"].items()]
+    return "\n".join(lines)
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m scripts.bench", description="Race the papers' code against its peers."
+    )
+    parser.add_argument("papers", nargs="*", help="default: all that have races")
+    parser.add_argument(
+        "--quick", action="store_true", help="small sizes and few turns, to see that the races run; nothing is recorded"
+    )
+    parser.add_argument("--threads", type=int, default=1, help="threads for every contestant (default 1)")
+    arguments = parser.parse_args(argv)
+    try:
+        if unknown := set(arguments.papers) - set(racers()):
+            raise UserError(
+                f"no races for {sorted(unknown)[0]!r}: {configs.known('there are', sorted(unknown)[0], racers())}"
+            )
+        experiment.limit_threads(arguments.threads)
+        recorded = json.loads(RECORD.read_text()) if RECORD.exists() else {}
+        for paper in arguments.papers or racers():
+            entry = run(paper, arguments.quick, arguments.threads)
+            if not arguments.quick:
+                recorded[paper] = entry
+                files.write_json(RECORD, recorded)  # after each: an interruption loses one paper's races
+                files.write_atomic(PAGE, render(recorded))
+    except (UserError, OSError, KeyboardInterrupt) as error:
+        return experiment.explain(error)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
