@@ -1,0 +1,93 @@
+"""From a method's entry in the config to a policy that can negotiate in an environment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from common.rng import Rng
+from papers.neg_ucb import baselines, features, heuristics
+from papers.neg_ucb.acceptance import NegUCB
+from papers.neg_ucb.environments.base import Environment
+from papers.neg_ucb.negotiation import Optimistic, Oracle, Policy, RandomBid
+
+
+def candidates(env: Environment, seed: int, n: int = 400) -> np.ndarray:
+    """A sample of x as it comes in the first arrivals: (n, d), for the median distance and for landmarks."""
+    rng, state = Rng(seed, "candidates").numpy, env.state_dict()
+    rows = []
+    for _ in range(20):
+        rows.append(env.features(env.random_bids(n // 20, rng)))
+        env.over = True
+        env.reset()
+    env.load_state_dict(state)
+    return np.concatenate(rows)
+
+
+def feature_map(env: Environment, kind: str, seed: int, m: int, length: float):
+    sample = candidates(env, seed) if kind != "linear" else None
+    return features.make(
+        kind, env.dim, rng=Rng(seed, "map", kind).numpy, m=m, length=length or None, bound=env.bound, candidates=sample
+    )
+
+
+def make(entry: Mapping[str, Any], env: Environment, seed: int, task: Mapping[str, Any]) -> Policy:
+    """entry: {kind, ...} of the config's `methods`; task: {map, length, m, hidden, every, search} of the environment.
+
+    Raises ValueError for an unknown kind. Seeds of maps and states derive from `seed`, so methods of a seed share their features.
+    """
+    options = dict(entry)
+    kind = options.pop("kind")
+    rng = Rng(seed, "policy", kind).numpy
+    search = task.get("search", {})
+    if kind == "random":
+        return RandomBid(rng)
+    if kind == "oracle":
+        return Oracle(rng, search)
+    if kind in ("concession", "frequency", "tit_for_tat"):
+        cls = {
+            "concession": heuristics.Concession,
+            "frequency": heuristics.Frequency,
+            "tit_for_tat": heuristics.TitForTat,
+        }[kind]
+        return cls(rng, **options)
+    if kind in ("neural_ucb", "dqn"):
+        from papers.neg_ucb import neural
+
+        small = int(Rng(seed, "net").seed % 2**31)
+        if kind == "dqn":
+            return neural.DQN(env.dim, env.counterparts, rng, seed=small, **options)
+        return Optimistic(neural.NeuralUCB(env.dim, env.counterparts, seed=small, **options), rng, search=search)
+    epsilon, weight = options.pop("epsilon", 0.0), options.pop("counter_weight", 0.0)
+    return Optimistic(model(kind, options, env, seed, task), rng, epsilon=epsilon, search=search, counter_weight=weight)
+
+
+def model(kind: str, options: dict[str, Any], env: Environment, seed: int, task: Mapping[str, Any]):
+    """An acceptance model by kind: ridge (all of `acceptance.NegUCB`), exact, per_counterpart, c2ucb, cucb."""
+    options = dict(options)
+    chosen = options.pop("map", "linear")
+    if kind == "cucb":
+        return baselines.CUCB(env.encoding, **options)
+    if options.get("hidden") == "task":
+        options["hidden"] = task["hidden"]
+    alpha = options.pop("alpha", 0.3)
+    if kind == "exact":
+        length = task["length"] or features.median_length(candidates(env, seed))
+        from papers.neg_ucb.kernel import ExactNegUCB
+
+        kernel = features.with_constant(lambda x, z: features.gaussian(x, z, length))
+        return ExactNegUCB(kernel, alpha_theta=alpha, alpha_h=alpha / 3, every=task["every"], seed=seed, **options)
+    phi = feature_map(env, chosen, seed, task["m"], task["length"])
+    if kind == "ridge":
+        return NegUCB(phi, alpha_theta=alpha, alpha_h=alpha / 3, every=task["every"], seed=seed, **options)
+    if kind == "per_counterpart":
+        return baselines.PerCounterpart(
+            lambda: baselines.lin_ucb(phi, alpha, every=task["every"], seed=seed, **options)
+        )
+    if kind == "c2ucb":
+        return baselines.C2UCB(phi, env.encoding, alpha, every=task["every"], seed=seed, **options)
+    raise ValueError(
+        f"method kind {kind!r}: choose random, oracle, ridge, exact, per_counterpart, c2ucb, cucb, neural_ucb, dqn, concession, tit_for_tat or frequency"
+    )

@@ -1,0 +1,122 @@
+"""The figures of the chapter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+LABELS = {
+    "random": "random",
+    "eps_greedy": "ε-greedy (NegUCB's model)",
+    "lin_ucb": "LinUCB",
+    "lin_ts": "LinTS",
+    "kernel_ucb": "KernelUCB",
+    "hlin_ucb": "hLinUCB",
+    "hlin_stale": "hLinUCB (stale)",
+    "per_counterpart": "LinUCB per counterpart",
+    "c2ucb": "C2UCB, adapted",
+    "cucb": "CUCB, adapted",
+    "neural_ucb": "NeuralUCB",
+    "boulware": "boulware",
+    "linear_concession": "linear concession",
+    "conceder": "conceder",
+    "tit_for_tat": "tit for tat",
+    "frequency": "frequency model",
+    "dqn": "DQN",
+    "neg_ucb": "NegUCB",
+    "neg_ts": "NegUCB, Thompson",
+    "neg_additive": "NegUCB, additive",
+    "oracle": "oracle",
+}
+STRONG = {
+    "neg_ucb": "tab:red",
+    "kernel_ucb": "tab:blue",
+    "hlin_ucb": "tab:green",
+    "lin_ucb": "tab:orange",
+    "random": "0.4",
+    "eps_greedy": "tab:purple",
+}
+
+
+def regret(curves: dict[str, np.ndarray], task: str) -> Any:
+    """Cumulative regret against rounds, mean over seeds with a 95 % band of the mean. curves: method -> (seeds, T)."""
+    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), width_ratios=[1.6, 1])
+    order = sorted((name for name in curves if name != "oracle"), key=lambda name: -curves[name][:, -1].mean())
+    others = iter(plt.get_cmap("tab20b")(np.linspace(0, 1, max(len(order), 2))))
+    for name in order:
+        runs = curves[name]
+        t = np.unique(np.linspace(0, runs.shape[1] - 1, 300).astype(int))
+        mean, error = runs.mean(0)[t], 1.96 * runs.std(0, ddof=min(1, len(runs) - 1))[t] / np.sqrt(len(runs))
+        color = STRONG.get(name, next(others))
+        left.plot(
+            t + 1, mean, color=color, lw=2 if name in STRONG else 1, label=f"{LABELS.get(name, name)} ({mean[-1]:.0f})"
+        )
+        left.fill_between(t + 1, mean - error, mean + error, color=color, alpha=0.15, lw=0)
+        if name in STRONG:
+            right.loglog(t + 1, np.maximum(mean, 1e-2), color=color, lw=1.5)
+    top = right.get_ylim()[1]
+    t = np.array([runs.shape[1] / 10, runs.shape[1]]) if order else np.array([1, 10])
+    right.loglog(t, top / 2 * (t / t[1]), "k:", lw=1)
+    right.annotate("slope 1", (t[0], top / 20), fontsize=8, ha="right", va="bottom")
+    left.set(xlabel="round t", ylabel="cumulative regret", title=task.replace("_", " "))
+    left.legend(fontsize=7, frameon=False)
+    right.set(xlabel="round t (log)", ylabel="cumulative regret (log)", title="growth")
+    figure.tight_layout()
+    return figure
+
+
+def cardinality(rows: list[dict[str, Any]]) -> Any:
+    """Regret against the number of items, for whole-bid and item-summed bonuses."""
+    figure, axes = plt.subplots(figsize=(5.5, 3.8))
+    n = [row["items"] for row in rows]
+    for name, label, style in (("random", "random", ":"), ("summed", "sum of item bonuses, same α", "o-"), ("averaged", "mean of item bonuses, same α", "v-"),
+                               ("summed_tuned", "sum of item bonuses, α tuned", "s-"), ("whole", "one bonus for the bid (NegUCB)", "D-")):  # fmt: skip
+        axes.plot(n, [row[name] for row in rows], style, label=label)
+    axes.set(xscale="log", yscale="log", xlabel="items n", ylabel="regret", title="bids grow, the features do not")
+    axes.set_xticks(n, [str(v) for v in n])
+    axes.minorticks_off()
+    axes.legend(fontsize=8, frameon=False)
+    return figure
+
+
+def casino(curves: dict[str, dict[str, np.ndarray]]) -> Any:
+    """Left: cumulative gain in log-loss over the running base rate. Right: how often offers of a predicted q were accepted."""
+    from papers.neg_ucb.replay import CLIP, running_base_rate
+
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9.5, 3.8))
+    for name, kept in curves.items():
+        q, y = np.clip(kept["q"], CLIP, 1 - CLIP), kept["y"]
+        base = running_base_rate(y)
+        gain = np.log(np.where(y > 0.5, q, 1 - q)) - np.log(np.where(y > 0.5, base, 1 - base))
+        left.plot(np.cumsum(gain), label=name.replace("_", " "))
+        edges = np.quantile(q, np.linspace(0, 1, 9))
+        which = np.clip(np.searchsorted(edges, q, side="right") - 1, 0, 7)
+        points = [(q[which == b].mean(), y[which == b].mean()) for b in range(8) if (which == b).any()]
+        right.plot(*zip(*points, strict=True), "o-", ms=4)
+    left.axhline(0, color="k", lw=0.8)
+    left.set(
+        xlabel="offers seen", ylabel="nats gained on the running base rate", title="CaSiNo: predicted before learnt"
+    )
+    left.legend(fontsize=8, frameon=False)
+    right.plot([0, 1], [0, 1], "k:")
+    right.set(
+        xlabel="predicted acceptance", ylabel="observed", title="calibration (eighths)", xlim=(0, 1.02), ylim=(0, 1.02)
+    )
+    figure.tight_layout()
+    return figure
+
+
+def clusters(places: np.ndarray, types: np.ndarray) -> Any:
+    """Counterparts by what their hidden states add to the shared prediction, coloured by the kind they truly are."""
+    figure, axes = plt.subplots(figsize=(5, 4))
+    for kind, label, marker in ((0, "wants part of everything", "o"), (1, "wants things together", "s")):
+        axes.scatter(places[types == kind, 0], places[types == kind, 1], marker=marker, s=60, label=label)
+    axes.set(
+        xlabel="first principal direction of what $W h_g$ adds",
+        ylabel="second",
+        title="counterparts, as their hidden states see them",
+    )
+    axes.legend(frameon=False)
+    return figure
