@@ -20,7 +20,7 @@ from papers.softmax_icl.data import frequencies, make_features
 from papers.softmax_icl.descent import Descent, descend
 from papers.softmax_icl.flow import integrate_flow, learning_time
 from papers.softmax_icl.population import count_law, descent_direction, population_loss
-from papers.softmax_icl.theorems import at_the_door, slope, time_to
+from papers.softmax_icl.theorems import at_the_door, nan_if_none, slope, time_to
 from papers.softmax_icl.trajectory import crossing, phases
 
 
@@ -109,7 +109,7 @@ def finite_n(cfg: Any, run: Run) -> None:
         found = phases(rare, part.eps)
         rows.append({"N": N, "t_switch": found[0].end, "t_log_K": found[2].end, "t_eps": found[3].end, "loss_end": float(rare.loss[-50:].mean()),
                      "absent": float((1 - p[1]) ** N), "floor": float(closed_form.softmax_floor(p, N)[1])})  # fmt: skip
-        run.log({f"finite_n.switch_{N}": found[0].end or math.nan})
+        run.log({f"finite_n.switch_{N}": nan_if_none(found[0].end)})
     flow_row = {
         "N": "infinite",
         "t_switch": switch,

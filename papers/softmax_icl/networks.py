@@ -16,7 +16,7 @@ from papers.softmax_icl import plots
 from papers.softmax_icl.data import Prompts, draw_tasks
 from papers.softmax_icl.model import SoftmaxICL, squared_loss
 from papers.softmax_icl.real_prompts import sgd, token_task
-from papers.softmax_icl.theorems import at_the_door
+from papers.softmax_icl.theorems import at_the_door, nan_if_none
 from papers.softmax_icl.tokens import fit
 from papers.softmax_icl.trajectory import crossing
 from papers.softmax_icl.transformer import Transformer, effective_bilinear
@@ -49,14 +49,15 @@ def transformers(cfg: Any, run: Run) -> None:
             prediction = model.predict(*(part.to(device) for part in test[:3])).cpu()  # type: ignore[operator]
             L_k = squared_loss(prediction, test.y_q).view(part.K, -1).mean(dim=1)
             if isinstance(model, Transformer):
-                Qf, gain = model.heads(V.to(device))
-                Qf = effective_bilinear(Qf, gain)
+                layers = [effective_bilinear(*model.heads(V.to(device), layer)) for layer in range(len(model.blocks))]
             else:
-                Qf = model.bilinear(V.to(device))  # type: ignore[operator]
-            Qf = (
-                (Qf - Qf.mean(dim=0)).cpu().double()
-            )  # a column is defined up to a constant: let it sum to zero, as the theorem's does
-        return {"loss": L_k.numpy(), "A": Qf.diagonal()[1:].mean().item(), "B1": Qf[0, 1:].mean().item()}
+                layers = [model.bilinear(V.to(device))]  # type: ignore[operator]
+        Qf = torch.stack(layers).cpu().double()
+        Qf = Qf - Qf.mean(
+            dim=1, keepdim=True
+        )  # a column is defined up to a constant: let it sum to zero, as the theorem's does
+        A = Qf.diagonal(dim1=1, dim2=2)[:, 1:].mean(dim=1)
+        return {"loss": L_k.numpy(), "A": A.numpy(), "B1": Qf[:, 0, 1:].mean(dim=1).numpy()}
 
     rows, paths = [], {}
     for variant in part.variants:
@@ -81,7 +82,9 @@ def transformers(cfg: Any, run: Run) -> None:
                           watch=partial(watch, model), watch_every=part.watch_every)  # fmt: skip
         steps = np.array([step for step, _ in history.seen], float)
         path = {key: np.array([seen[key] for _, seen in history.seen]) for key in ("loss", "A", "B1")}
-        found: dict[str, Any] = {"variant": name}
+        layer = int(path["A"][-1].argmax())  # the layer that looks the feature up
+        path["A"], path["B1"] = path["A"][:, layer], path["B1"][:, layer]
+        found: dict[str, Any] = {"variant": name, "layer": layer + 1}
         for query, loss in (("dominant", path["loss"][:, 0]), ("rare", path["loss"][:, 1:].mean(axis=1))):
             found[f"steps_{query}"] = crossing(steps, math.log(part.eps) - np.log(loss))
             found[f"loss_{query}"] = float(loss[-1])
@@ -91,7 +94,7 @@ def transformers(cfg: Any, run: Run) -> None:
                   "min_B1": float(path["B1"].min()), "A_end": float(path["A"][-1])}  # fmt: skip
         rows.append(found)
         paths[name] = path | {"steps": steps}
-        run.log({f"transformers.{name}": {key: found[key] or math.nan for key in ("ratio", "lead")}})
+        run.log({f"transformers.{name}": {key: nan_if_none(found[key]) for key in ("ratio", "lead")}})
     run.table("transformers", rows)
     run.figure("transformers", plots.transformers(paths, part.eps))
 

@@ -87,7 +87,7 @@ def imbalanced(rare: Trajectory, dominant: Trajectory, theory: Trajectory, eps: 
     loss.text(rare.t[-1], eps, f"{eps:g}", ha="right", va="bottom")
     loss.set(ylabel="loss $L_k$")
     for ax in axes:
-        ax.set(xlabel="time t = learning rate x steps", xlim=(0, rare.t[-1]))
+        ax.set(xlabel="time t = learning rate x steps", xlim=(0, rare.t[-1] or 1))
         _shade(ax, rare, eps)
         ax.legend(frameon=False, fontsize=8)
     return fig
@@ -206,7 +206,8 @@ def finite_n(rows: Sequence[Mapping[str, Any]], theory: Trajectory, asymptote: f
     N = [row["N"] for row in rows]
     switch = phases(theory, eps)[0].end
     left.semilogx(N, [row["t_switch"] for row in rows], "o-", color=DOMINANT, label="gradient descent")
-    left.axhline(switch or math.nan, color=THEORY, ls="--", label="flow, N infinite")
+    assert switch is not None
+    left.axhline(switch, color=THEORY, ls="--", label="flow, N infinite")
     left.axhline(asymptote, color=THEORY, ls=":", label="asymptote, K infinite")
     left.set(xlabel="examples N in a prompt", ylabel="time of the switch", ylim=(0, None))
     right.loglog(N, [row["loss_end"] for row in rows], "o-", color=OWN, label="loss of rare queries at the end")

@@ -36,9 +36,21 @@ def at_the_door() -> Iterator[None]:
         raise UserError(str(error)) from None
 
 
-def furthest(values: Iterable[float], centre: float) -> float:
-    """The value that is furthest from `centre`."""
-    return max(values, key=lambda value: abs(value - centre))
+def nan_if_none(value: float | None) -> float:
+    """What was never reached, as a figure."""
+    return math.nan if value is None else value
+
+
+def furthest(values: Iterable[float | None], centre: float) -> float:
+    """The value that is furthest from `centre`; NaN where one is missing."""
+    found = [nan_if_none(value) for value in values]
+    return math.nan if any(map(math.isnan, found)) else max(found, key=lambda value: abs(value - centre))
+
+
+def worst(values: Iterable[float | None], pick: Any) -> float:
+    """`pick` (min or max) of the values; NaN where one is missing."""
+    found = [nan_if_none(value) for value in values]
+    return math.nan if any(map(math.isnan, found)) else pick(found)
 
 
 def setup(cfg: Any, part: Any, run: Run) -> tuple[NDArray, Tensor]:
@@ -99,8 +111,8 @@ def balanced(cfg: Any, run: Run) -> None:
     log_K = closed_form.balanced_time(closed_form.balanced_attention(math.log(K), K), K)
     exact = {"log_K": float(log_K), "eps": exact_time}
     found = {"log_K": growth.end, "eps": convergence.end}
-    run.log({f"balanced.time_{name}": found[name] or math.nan for name in exact})
-    run.log({f"balanced.time_{name}_error": abs((found[name] or math.nan) / exact[name] - 1) for name in exact})
+    run.log({f"balanced.time_{name}": nan_if_none(found[name]) for name in exact})
+    run.log({f"balanced.time_{name}_error": abs(nan_if_none(found[name]) / exact[name] - 1) for name in exact})
     run.figure("balanced", plots.balanced(path, descent.trajectory(slice(None), "balanced"), part.flow_eps))
 
 
@@ -143,18 +155,18 @@ def imbalanced(cfg: Any, run: Run) -> None:
         for eps in part.eps:
             times = time_to(dominant, eps), time_to(rare, eps)
             row |= {f"t_dominant_{eps:g}": times[0], f"t_rare_{eps:g}": times[1]}
-            row[f"ratio_{eps:g}"] = (times[1] or math.nan) / (times[0] or math.nan)
+            row[f"ratio_{eps:g}"] = times[1] / times[0] if times[0] and times[1] is not None else None
         end = phases(rare, min(part.eps))[0].end
-        row |= {"switch": end, "switch_A": rare.at(end, "A") if end else None, "min_B1": float(rare.B1.min())}
+        row |= {"switch": end, "switch_A": None if end is None else rare.at(end, "A"), "min_B1": float(rare.B1.min())}
         row["token_loss_end"] = token_loss(SoftmaxICL(part.d, part.K).set_bilinear(torch.as_tensor(descent.Qf), V), part, p, V,
                                            run.rng(name, "prompts").torch)  # fmt: skip
         rows.append(row)
     run.table("imbalanced", rows)
     run.log({"imbalanced": {
-        **{f"ratio_{eps:g}": min(row[f"ratio_{eps:g}"] for row in rows) for eps in part.eps},
-        "switch": furthest((row["switch"] or math.nan for row in rows), switch),
+        **{f"ratio_{eps:g}": worst((row[f"ratio_{eps:g}"] for row in rows), min) for eps in part.eps},
+        "switch": furthest((row["switch"] for row in rows), switch),
         "switch_theory": switch,
-        "switch_A": furthest((row["switch_A"] or math.nan for row in rows), theory.at(switch, "A")),
+        "switch_A": furthest((row["switch_A"] for row in rows), theory.at(switch, "A")),
         "switch_A_theory": theory.at(switch, "A"),
         "min_B1": max(row["min_B1"] for row in rows),
         "token_loss_end": max(row["token_loss_end"] for row in rows),

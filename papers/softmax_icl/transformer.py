@@ -68,18 +68,19 @@ class Transformer(nn.Module):
         return (h[:, -1] @ self.readout).to(x.dtype)
 
     @torch.no_grad()
-    def heads(self, V: Tensor) -> tuple[Tensor, Tensor]:
-        """What the last layer's heads do in the paper's terms: (Qf (H, K, K), gain (H,)).
+    def heads(self, V: Tensor, layer: int = -1) -> tuple[Tensor, Tensor]:
+        """What the heads of a layer do in the paper's terms: (Qf (H, K, K), gain (H,)).
 
-        Qf_h = V' (W^K_h' W^Q_h)_{x,x} V is the head's bilinear form on features; gain_h = readout' W^O_h W^V_h e_y is what it makes
-        of a label. LayerNorm and earlier layers are not in it.
+        Qf_h[n, k] is the score of a key with feature n and no label for a query with feature k, as the layer's own norm shows them
+        (without a norm: V' (W^K_h' W^Q_h) V on the part of x). gain_h = readout' W^O_h W^V_h e_y is what the head makes of a label on
+        the direct way to the readout. What earlier layers add to a token is not in it.
         """
-        block, d = self.blocks[-1], self.d
+        block = self.blocks[layer]
         assert isinstance(block, Block)
-        V = V.to(self.readout.dtype)
-        merged = block.W_K.mT @ block.W_Q  # (H, D, D): W^K' W^Q
-        gain = torch.einsum("d,hde,he->h", self.readout, block.W_O, block.W_V[:, :, d])
-        return V.mT @ merged[:, :d, :d] @ V, gain
+        z = block.norm_attn(F.pad(V.mT.to(self.readout.dtype), (0, 1)))  # (K, D): one token a feature
+        Qf = torch.einsum("nd,hed,hef,kf->hnk", z, block.W_K, block.W_Q, z)
+        gain = torch.einsum("d,hde,he->h", self.readout, block.W_O, block.W_V[:, :, self.d])
+        return Qf, gain
 
 
 def effective_bilinear(Qf: Tensor, gain: Tensor) -> Tensor:

@@ -176,3 +176,8 @@ def test_the_bench_runs_and_its_ways_agree():
     times = [row["t"] for row in tables["softmax_icl_flow"]]
     assert times == pytest.approx([times[0]] * 3, rel=0.02)
     assert {row["engine"] for row in tables["softmax_icl_gradient"]} == {"counts_mc", "tokens"}
+
+
+def test_no_unlearning_is_a_switch_at_time_zero():
+    metrics = launch("softmax_icl", [*TINY, "imbalanced.frequencies.p1=0.3"]).metrics  # below 5^(-1/2) = 0.447
+    assert metrics["imbalanced.switch"] == metrics["imbalanced.switch_theory"] == 0
