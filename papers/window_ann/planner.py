@@ -84,13 +84,13 @@ def calibrate(segment: Segment, k: int, generator: np.random.Generator) -> Measu
                 for (probe, Q), pieces in zip(probes, windows, strict=True)
             ]
             for c in range(len(BEAMS)):
-                found = number = 0.0
+                found, computed_mean = 0.0, 0.0
                 for (probe, Q), pieces, right in zip(probes, windows, truth, strict=True):
                     pieces[:, 3] = beams[a, b, c]
                     ids, _, computed = probe.search_pieces(Q, pieces, k)
                     found += ((ids[:, :, None] == right[:, None, :]) & (ids >= 0)[:, :, None]).sum() / right.size
-                    number += computed.mean()
-                recall[a, b, c], distances[a, b, c] = found / len(probes), max(number / len(probes), 1.0)
+                    computed_mean += computed.mean()
+                recall[a, b, c], distances[a, b, c] = found / len(probes), max(computed_mean / len(probes), 1.0)
                 if (
                     distances[a, b, c] > 4 * w or recall[a, b, c] > 0.998
                 ):  # scanning is cheaper by far, or nothing is left to win

@@ -182,26 +182,41 @@ def lookup(table, costs, x, y):
 
 
 @jit
-def price(layout, costs, pieces, count, max_beam):
-    """Give each graph piece its calibrated beam, or make it a scan where that is cheaper; returns what the plan will cost."""
+def piece_cost(layout, costs, node, lo, hi):
+    """(cost, log2 beam) of answering [lo, hi) on a node, by what was measured; a scan costs hi - lo, with beam 0."""
+    w = np.float64(hi - lo)
+    if node == SCAN or layout.graph[node] < 0:
+        return w, 0.0
+    x = np.log2(np.float64(layout.end[node] - layout.start[node]))
+    y = x - np.log2(max(np.float64(layout.live[hi] - layout.live[lo]), 1.0))
+    cost = costs.graph[0] * 2.0 ** min(lookup(costs.cost, costs, x, y), NEVER)
+    if cost >= w:
+        return w, 0.0
+    return cost, lookup(costs.beam, costs, x, y)
+
+
+@jit
+def price(layout, costs, pieces, count, limit):
+    """What a plan will cost when each of its pieces is done the cheaper way; stops counting at `limit`."""
     total = 0.0
     for i in range(count):
-        node, lo, hi = pieces[i, 0], pieces[i, 1], pieces[i, 2]
-        w = np.float64(hi - lo)
-        inside = np.float64(layout.live[hi] - layout.live[lo])
-        if node != SCAN:
-            size = np.float64(layout.end[node] - layout.start[node])
-            x, y = np.log2(size), np.log2(size / max(inside, 1.0))
-            beam = np.ceil(2 ** min(lookup(costs.beam, costs, x, y), 40.0))
-            cost = costs.graph[0] * min(2 ** min(lookup(costs.cost, costs, x, y), NEVER), 2.0**NEVER)
-            if layout.graph[node] < 0 or cost >= w or beam > max_beam:
-                pieces[i, 0] = SCAN
-            else:
-                pieces[i, 3] = beam
-                pieces[i, 4] = 1
-                w = cost
-        total += w
+        cost, _ = piece_cost(layout, costs, pieces[i, 0], pieces[i, 1], pieces[i, 2])
+        total += cost
+        if total >= limit:
+            break
     return total
+
+
+@jit
+def settle(layout, costs, pieces, count, max_beam):
+    """Give each graph piece its calibrated beam, or make it a scan where that is cheaper."""
+    for i in range(count):
+        _, beam = piece_cost(layout, costs, pieces[i, 0], pieces[i, 1], pieces[i, 2])
+        if beam == 0.0 or beam > np.log2(np.float64(max_beam)):
+            pieces[i, 0] = SCAN
+        else:
+            pieces[i, 3] = np.int64(np.ceil(2.0**beam))
+            pieces[i, 4] = 1
 
 
 @jit
@@ -213,8 +228,9 @@ def plan(layout, costs, s, e, options, pieces, spare):
     best, least = PREFILTER, np.float64(e - s)
     for method in (SUPER, OPTIMIZED, POSTFILTER, TREE, THREE_SPLIT):
         number = plan_single(layout, method, s, e, options, spare)
-        cost = price(layout, costs, spare, number, options.max_beam)
+        cost = price(layout, costs, spare, number, least)
         if cost < least:
             best, least, count = method, cost, number
             pieces[:number] = spare[:number]
+    settle(layout, costs, pieces, count, options.max_beam)
     return count, best, least

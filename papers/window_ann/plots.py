@@ -11,10 +11,13 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
+from matplotlib.ticker import NullFormatter
 
 from common.files import write_atomic
 from common.run import Run
 from papers.window_ann.evaluate import pareto
+from papers.window_ann.plans import METHODS, SCAN, Options
+from papers.window_ann.segment import Segment
 
 LABELS = {"prefilter": "prefilter", "postfilter": "postfilter", "tree": "tree (WST)", "optimized_postfilter": "optimized postfilter",
           "three_split": "three-split", "super_postfilter": "super-postfilter", "auto": "planner"}  # fmt: skip
@@ -38,7 +41,7 @@ def _line(axis, method: str, x, y) -> None:
 
 def by_window(table: Sequence[Mapping[str, Any]], level: float) -> Figure:
     """Distances for each query at the level against the window's share of the points."""
-    figure, axis = plt.subplots(figsize=(6.5, 4.2))
+    figure, axis = plt.subplots(figsize=(7.5, 4), layout="constrained")
     shares = [2.0 ** int(row["window"][2:]) for row in table]
     for method in STYLE:
         _line(axis, method, shares, [row[method] for row in table])
@@ -46,30 +49,34 @@ def by_window(table: Sequence[Mapping[str, Any]], level: float) -> Figure:
     axis.set_yscale("log")
     axis.set_xlabel("share of the points inside the window")
     axis.set_ylabel(f"distances a query, recall@10 at least {level}")
-    axis.legend(fontsize=8)
+    figure.legend(loc="outside right upper", fontsize=8)
     return figure
 
 
-def curves(rows: Sequence[Mapping[str, Any]]) -> Figure:
+def curves(rows: Sequence[Mapping[str, Any]], lowest: float = 0.85) -> Figure:
     """Recall against distances at up to six window sizes; each line is a method's best settings."""
     every = sorted({row["p"] for row in rows}, reverse=True)
-    shown = [every[i] for i in np.unique(np.linspace(0, len(every) - 1, min(6, len(every))).astype(int))]
+    shown = [p for p in every if p >= -6][:6]
+    wide = min(3, len(shown))
     figure, axes = plt.subplots(
-        -(-len(shown) // 3),
-        min(3, len(shown)),
-        figsize=(3.4 * min(3, len(shown)), 2.9 * -(-len(shown) // 3)),
+        -(-len(shown) // wide),
+        wide,
+        figsize=(3.3 * wide, 2.7 * -(-len(shown) // wide)),
         squeeze=False,
         layout="constrained",
     )
     for axis, p in zip(axes.flat, shown, strict=False):
         for method in STYLE:
             points = [(row["recall"], -row["distances"]) for row in rows if row["p"] == p and row["method"] == method]
-            front = [(r, -d) for r, d in pareto(points) if r >= 0.7]
+            front = [(r, -d) for r, d in pareto(points) if r >= lowest]
             if front:
                 _line(axis, method, *zip(*front, strict=True))
         axis.set_yscale("log")
-        axis.set_xlim(0.69, 1.01)
-        axis.set_title(f"windows of $2^{{{p}}}$", fontsize=9)
+        low, high = axis.get_ylim()
+        axis.set_ylim(10 ** np.floor(np.log10(low)), 10 ** np.ceil(np.log10(high)))
+        axis.yaxis.set_minor_formatter(NullFormatter())
+        axis.set_xlim(lowest - 0.005, 1.005)
+        axis.set_title(f"windows of $2^{{{p}}}$ of the points", fontsize=9)
     for axis in axes.flat[len(shown) :]:
         axis.axis("off")
     figure.supxlabel("recall@10", fontsize=9)
@@ -77,7 +84,7 @@ def curves(rows: Sequence[Mapping[str, Any]]) -> Figure:
     handles = {
         label: handle for axis in axes.flat for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)
     }
-    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=4, fontsize=8)
+    figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=4, fontsize=8)
     return figure
 
 
@@ -88,6 +95,7 @@ def adversarial(table: Sequence[Mapping[str, Any]]) -> Figure:
     colors = [STYLE.get(row["method"], ("0.7",))[0] for row in table]
     left.barh(names, [row["recall"] for row in table], color=colors)
     left.set_xlabel("recall@10")
+    left.axvline(0.95, color="black", linewidth=0.8, linestyle=":")
     right.barh(names, [row["distances"] for row in table], color=colors)
     right.set_xlabel("distances a query")
     right.set_xscale("log")
@@ -131,52 +139,51 @@ def branching(table: Sequence[Mapping[str, Any]]) -> Figure:
 
 def methods(n: int) -> Figure:
     """One window, and what each method searches for it: the picture at the head of the chapter."""
-    from papers.window_ann.overlap import OverlappingRows
-    from papers.window_ann.plans import SCAN
-    from papers.window_ann.segment import Segment
-
     rng = np.random.default_rng(0)
-    segment = Segment(rng.random((n, 2), np.float32), np.arange(n), np.arange(n), parts="rto", beta=2, cutoff=max(2, n // 8), shift=0.5, overlap=2.0,
+    segment = Segment(rng.random((n, 2), np.float32), np.arange(n), np.arange(n), parts="rto", beta=2, cutoff=n // 16, shift=0.5, overlap=2.0,
                       seed=0, threads=1, base="brute", options={})  # fmt: skip
-    s, e = int(0.36 * n), int(0.83 * n)
-    figure, axes = plt.subplots(1, 4, figsize=(11, 2.6), sharey=True, layout="constrained")
-    rows = OverlappingRows(n, 2.0, max(2, n // 8))
-    from papers.window_ann.plans import METHODS, Options
-
+    s, e, rows = int(0.3 * n), int(0.69 * n), segment.tree.rows
+    figure, axes = plt.subplots(1, 4, figsize=(11, 2.7), sharey=True, layout="constrained")
     for axis, method in zip(axes, ("tree", "optimized_postfilter", "three_split", "super_postfilter"), strict=True):
         pieces, _, _ = segment.explain(s, e, Options(METHODS.index(method), 10, 1, 100, 0.0, 0), None)
-        used = {node: (lo, hi) for node, lo, hi, _, _ in pieces.tolist() if node != SCAN}
-        buckets = rows.buckets() if method == "super_postfilter" else segment.tree.buckets()
-        shifted = len(segment.tree.buckets()) if method == "super_postfilter" else 0
-        heights = (
-            np.repeat(np.arange(rows.rows), rows.count)
-            if shifted
-            else np.concatenate([np.full(len(segment.tree.row(r)) - 1, r) for r in range(segment.tree.rows)])
-        )
-        for i, ((start, end), row) in enumerate(zip(buckets, heights, strict=True)):
-            lift = 0.4 * (i - rows.first[row]) % 0.8 if shifted else 0.0
-            high = 0.36 if shifted and row else 0.76
-            picked = i + shifted in used
-            axis.add_patch(
-                Rectangle(
-                    (start, -row - lift),
-                    end - start,
-                    high,
-                    facecolor="C0" if picked else "white",
-                    edgecolor="0.5",
-                    linewidth=0.7,
-                    alpha=0.85,
+        searched = {
+            tuple(buckets)
+            for buckets in np.stack([segment.start, segment.end], 1)[
+                [p[0] for p in pieces.tolist() if p[0] != SCAN]
+            ].tolist()
+        }
+        for row in range(rows):
+            if method == "super_postfilter":
+                first = segment.overlap.first
+                buckets = segment.overlap.buckets()[first[row] : first[row + 1]].tolist()
+            else:
+                border = segment.tree.row(row)
+                buckets = np.stack([border[:-1], border[1:]], 1).tolist()
+            for i, (start, end) in enumerate(buckets):
+                lane, height = (
+                    (0.42 * (i % 2), 0.36) if method == "super_postfilter" and row else (0.0, 0.78)
+                )  # overlapping buckets in two lanes
+                color = "C0" if (start, end) in searched else "white"
+                axis.add_patch(
+                    Rectangle(
+                        (start, -row - lane - height),
+                        end - start,
+                        height,
+                        facecolor=color,
+                        edgecolor="0.5",
+                        linewidth=0.7,
+                    )
                 )
-            )
         for node, lo, hi, _, _ in pieces.tolist():
             if node == SCAN:
-                axis.add_patch(Rectangle((lo, -rows.rows - 0.1), hi - lo, 0.5, facecolor="C1", edgecolor="none"))
-        axis.axvspan(s, e, color="C2", alpha=0.18)
+                axis.add_patch(Rectangle((lo, -rows - 0.7), hi - lo, 0.5, facecolor="C1"))
+        axis.axvspan(s, e, color="C2", alpha=0.2)
         axis.set_xlim(0, n)
-        axis.set_ylim(-rows.rows - 0.3, 1)
+        axis.set_ylim(-rows - 0.8, 0.2)
         axis.set_title(LABELS[method], fontsize=10)
         axis.set_yticks([])
-        axis.set_xlabel("points in label order", fontsize=8)
         axis.set_xticks([s, e], ["lo", "hi"])
-    figure.supylabel("rows of nodes", fontsize=8)
+        axis.set_xlabel("points in label order", fontsize=8)
+    figure.legend([Rectangle((0, 0), 1, 1, facecolor=c) for c in ("C0", "C1", "#c8e6c9")], ["graph searched", "scanned", "window"],
+                  loc="outside lower center", ncols=3, fontsize=8)  # fmt: skip
     return figure
