@@ -14,8 +14,7 @@ from torch import nn
 
 from papers.quip_sharp.finetune import untie_head
 from papers.quip_sharp.hessians import output_head
-from papers.quip_sharp.linear import FusedPart, QuantLinear
-from papers.quip_sharp.model import set_submodule
+from papers.quip_sharp.linear import FusedPart, QuantLinear, set_submodule
 
 FORMAT = 1
 WEIGHTS, STRUCTURE = "model.safetensors", "quantization.json"
@@ -83,3 +82,22 @@ def rebuild(model: nn.Module, stored: dict) -> None:
     dtype = next((p.dtype for p in model.parameters()), torch.float32)
     for linear in fused.values():
         linear.to(dtype) if linear.bias is not None else None
+
+
+def pack(layer: nn.Module, rows: list[dict]) -> dict:
+    """A quantised layer as tensors and plain JSON, its records beside it: what `unpack` takes."""
+    state = {name: tensor.detach() for name, tensor in layer.state_dict().items()}
+    return {"structure": structure(layer), "state": state, "rows": rows}
+
+
+def unpack(layer: nn.Module, kept: dict) -> None:
+    """Make the original layer the quantised one that was packed."""
+    device = next((p.device for p in layer.parameters()), None)
+    rebuild(layer, kept["structure"])
+    layer.load_state_dict(kept["state"])
+    layer.to(device)
+    for row in kept["rows"]:
+        if "codebook" not in row:  # a baseline: its linear stays, and carries the record as a plain attribute
+            own = [name for name, m in layer.named_modules() if name and row["name"].endswith(name)]
+            if own:
+                layer.get_submodule(max(own, key=len)).quantization = row

@@ -8,39 +8,93 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from common.data import registry, stdlib, text
 from common.errors import UserError
 from common.models import language
 from common.run import Run
+from papers.quip_sharp.hessian_store import model_key
+from papers.quip_sharp.hessians import output_head
 
 
 @dataclass(frozen=True)
 class Inputs:
     model: Any
     tokenizer: Any
-    calibration: Tensor  # (n_seq, context) int64
+    calibration: Tensor  # (n_seq, context) int64, for the Hessians
+    tuning: Tensor | None  # (n_seq, context) int64, for end-to-end fine-tuning; None where there is none
     test: Tensor  # (n_chunks, context) int64
+    key: list  # what tells the model from others
 
 
 def load(cfg: Any, run: Run) -> Inputs:
-    """What `cfg.model` and `cfg.data` name. Calibration sequences are drawn at random places of the training text."""
+    """What `cfg.model` and `cfg.data` name."""
+    where = language.find(cfg.model.path)
     model, tokenizer = language.load(cfg.model.path, run=run, dtype=cfg.model.dtype, device=run.device)
+    context = cfg.data.context
+    check_context(model, context)
+    head = output_head(model)
+    if not any(isinstance(module, nn.Linear) and module is not head for module in model.modules()):
+        raise UserError(
+            f"{cfg.model.path} has no nn.Linear besides its output head, so there is nothing to quantise: is it quantised already?"
+        )
+    documents = texts(cfg.data.calibration, "train", run)
+    draw = {"windows": random_windows, "documents": random_documents}.get(cfg.data.sampling)
+    if draw is None:
+        raise UserError(f"data.sampling={cfg.data.sampling} is unknown: choose windows or documents")
+    n = cfg.data.calibration_sequences
+    calibration = draw(documents, tokenizer, context, n, run.rng("calibration").torch)
+    tuning = None
+    if cfg.finetune:
+        n = cfg.tuning.end_to_end.sequences + cfg.tuning.valid
+        tuning = draw(documents, tokenizer, context, n, run.rng("tuning").torch)
+    test = text.chunked(text.token_stream(texts(cfg.data.test, "test", run), tokenizer), context, cfg.data.test_chunks)
+    return Inputs(model, tokenizer, calibration, tuning, test, [*model_key(where), cfg.model.dtype])
+
+
+def check_context(model: nn.Module, context: int) -> None:
+    """UserError where the model has no positions for `context` tokens."""
     longest = getattr(model.config, "max_position_embeddings", None)
-    if longest and cfg.data.context > longest:
-        raise UserError(f"data.context={cfg.data.context} is more than the model's {longest} positions: set data.context={longest} or less")
-    stream = text.token_stream(texts(cfg.data.calibration, "train", run), tokenizer)
-    test = text.chunked(text.token_stream(texts(cfg.data.test, "test", run), tokenizer), cfg.data.context, cfg.data.test_chunks)
-    return Inputs(model, tokenizer, random_sequences(stream, cfg.data.context, cfg.data.calibration_sequences, run), test)
+    if longest and context > longest:
+        raise UserError(
+            f"data.context={context} is more than the model's {longest}: set data.context={longest} or less"
+        )
 
 
-def random_sequences(stream: Tensor, context: int, n: int, run: Run) -> Tensor:
-    """(n, context) int64 windows of a token stream at random places. Raises UserError where it is shorter than one."""
+def random_windows(documents: list[str], tokenizer: Any, context: int, n: int, rng: torch.Generator) -> Tensor:
+    """(n, context) int64 windows of the joined documents at random places. UserError where they are shorter than one."""
+    stream = text.token_stream(documents, tokenizer)
     if len(stream) < context:
-        raise UserError(f"the calibration text has {len(stream)} tokens, fewer than one context of {context}: use more text or a smaller data.context")
-    starts = torch.randint(len(stream) - context + 1, (n,), generator=run.rng("calibration").torch)
+        raise UserError(
+            f"the calibration text has {len(stream)} tokens, fewer than one context of {context}: use more text or a smaller data.context"
+        )
+    starts = torch.randint(len(stream) - context + 1, (n,), generator=rng)
     return stream[starts[:, None] + torch.arange(context)]
+
+
+def random_documents(documents: list[str], tokenizer: Any, context: int, n: int, rng: torch.Generator) -> Tensor:
+    """(n, context) int64: the beginnings of n random documents that are long enough, as the paper draws them.
+
+    Nothing is joined or padded. UserError where fewer than n documents reach `context` tokens.
+    """
+    found: list[Tensor] = []
+    for index in torch.randperm(len(documents), generator=rng).tolist():
+        if len(found) == n:
+            break
+        # The beginning is enough for most: eight characters a token, and the whole document where that was too little.
+        for characters in (8 * context, None):
+            tokens = text.token_stream([documents[index][:characters]], tokenizer)
+            if len(tokens) >= context:
+                found.append(tokens[:context])
+                break
+            if characters is None or len(documents[index]) <= characters:
+                break
+    if len(found) < n:
+        raise UserError(
+            f"only {len(found)} of {n} calibration documents reach {context} tokens: use more text, a smaller data.context, or data.sampling=windows"
+        )
+    return torch.stack(found)
 
 
 def texts(name: str, split: str, run: Run) -> list[str]:
@@ -57,10 +111,12 @@ def texts(name: str, split: str, run: Run) -> list[str]:
     else:
         path = Path(name).expanduser()
         if not path.is_file():
-            raise UserError(f"no text at {name!r}: choose stdlib, wikitext2, a registry entry, or a .txt or .jsonl file")
+            raise UserError(
+                f"no text at {name!r}: choose stdlib, wikitext2, a registry entry, or a .txt or .jsonl file"
+            )
         run.record_data(path.name, "real", path.absolute(), registry.sha256_of_content(path))
     content = registry.read_text(path)
-    if ".jsonl" not in path.suffixes:
+    if not {".jsonl", ".json"}.intersection(path.suffixes):
         return [content]
     try:
         return [json.loads(line)["text"] for line in content.splitlines() if line.strip()]

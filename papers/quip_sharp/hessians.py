@@ -6,7 +6,7 @@ inputs. Memory is one layer's hidden states and O(n^2) per Hessian, never the ac
 """
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import cast
@@ -108,7 +108,7 @@ class Visit:
     """One decoder layer, with what passed through it while it was still the original.
 
     hessians: second moment of each group's inputs. inputs, outputs: hidden states of the first `keep` sequences, in
-    batches. call(hidden): the layer's output for a batch, with the rest of its arguments as the model would give them.
+    batches. call(hidden, layer=layer): the layer's (or its copy's) output for a batch, with the rest of its arguments as the model would give them.
     """
 
     name: str
@@ -116,17 +116,17 @@ class Visit:
     hessians: dict[tuple[str, ...], SecondMoment]
     inputs: list[Tensor]
     outputs: list[Tensor]
-    call: Callable[[Tensor], Tensor]
+    call: Callable[..., Tensor]
 
 
 @torch.no_grad()
 def walk(
-    model: nn.Module, calibration: Tensor, batch_size: int = 8, keep: int = 0, moments: bool = True
+    model: nn.Module, calibration: Tensor, batch_size: int = 8, keep: int = 0, moments: bool | Collection[str] = True
 ) -> Iterator[Visit]:
     """Visit the decoder layers in order. A layer may be changed while it is visited: its outputs are computed already.
 
     calibration: (n_seq, ctx) int64. keep: sequences whose hidden states the visit offers (rounded up to whole batches).
-    moments=False skips the Hessians. ValueError where the model has no list of decoder layers.
+    moments: whether to accumulate the Hessians, or the names of the layers to do it for. ValueError where the model has no list of decoder layers.
     """
     found = decoder_layers(model)
     if found is None:
@@ -145,7 +145,9 @@ def walk(
                 out = layer(x, *args, **kwargs)
                 return out[0] if isinstance(out, tuple) else out
 
-            hessians = InputMoments(layer, groups_of(layer) if moments else [])
+            name = f"{prefix}.{index}"
+            wanted = moments if isinstance(moments, bool) else name in moments
+            hessians = InputMoments(layer, groups_of(layer) if wanted else [])
             kept_inputs = []
             with hessians:
                 for i, x in enumerate(hidden):
@@ -153,7 +155,7 @@ def walk(
                         kept_inputs.append(x)
                     hidden[i] = call(x)  # outputs replace inputs at once: one layer's hidden states in memory
             kept = hidden[: len(kept_inputs)]
-            yield Visit(f"{prefix}.{index}", layer, hessians.moments, kept_inputs, kept, call)
+            yield Visit(name, layer, hessians.moments, kept_inputs, kept, call)
     finally:
         model.train(training)
 

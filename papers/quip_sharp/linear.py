@@ -227,6 +227,12 @@ class FusedPart(nn.Module):
         return f"rows of weight {self.index} of {len(self._shared[0].splits)} fused"
 
 
+def set_submodule(parent: nn.Module, name: str, module: nn.Module) -> None:
+    """Put module in the place of parent's submodule called name."""
+    path, _, leaf = name.rpartition(".")
+    setattr(parent.get_submodule(path), leaf, module)
+
+
 def spec_of(quantized, bias: bool) -> dict:
     """Constructor arguments of the QuantLinear of a `quantizer.Quantized`."""
     U: Rotation = quantized.U

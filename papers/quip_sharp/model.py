@@ -9,18 +9,22 @@ is quantised for the inputs that it was trained for. Embeddings, norms and the o
 
 import copy
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
+from papers.quip_sharp.checkpoint import pack, unpack
 from papers.quip_sharp.finetune import BlockTuning, finetune_block
-from papers.quip_sharp.hessians import collect_hessians, decoder_layers, groups_of, output_head, walk
+from papers.quip_sharp.hessians import Visit, collect_hessians, decoder_layers, groups_of, output_head, walk
 from papers.quip_sharp.incoherence import as_generator
-from papers.quip_sharp.linear import FusedPart, QuantLinear
+from papers.quip_sharp.linear import FusedPart, QuantLinear, set_submodule
 from papers.quip_sharp.quantizer import Quantized, quantize_linear
+
+Keep = Callable[[str, Callable[[], dict]], dict]
 
 
 def quantize_model(
@@ -30,12 +34,13 @@ def quantize_model(
     bits: int = 2,
     rng: object = 0,
     *,
-    hessians: dict[str, Tensor] | None = None,
+    hessians: Mapping[str, Tensor] | None = None,
     fuse: bool = True,
     batch_size: int = 8,
     tuning: BlockTuning | None = None,
     inplace: bool = False,
     on_group: Callable[[dict], None] | None = None,
+    keep: Keep | None = None,
     **options: Any,
 ) -> nn.Module:
     """Returns the model with its decoder layers' linears quantised; a copy, unless inplace.
@@ -46,73 +51,108 @@ def quantize_model(
     sigma, ...): see `quantizer.quantize_linear`. rng: seed or generator; each weight's signs depend on it and on the
     weight's name alone. tuning: a `finetune.BlockTuning`, for fine-tuning within each block (QuIP# sec. 5).
     on_group: called after each group with its record (name, bits_per_weight, proxy_error, ...).
+    keep(name, fn): fn() or what an earlier call of it returned (`run.stage` with a prefix, say), once per decoder
+    layer: what makes the work resumable. A copy takes one layer's weights at a time beside the words.
     ValueError where a Hessian is missing, the calibration is not (n_seq, ctx) int64, or nothing is left to quantise.
     """
     if calibration is None and (hessians is None or tuning is not None):
         raise ValueError("give calibration sequences (fine-tuning needs them even where the Hessians are given)")
-    model = model if inplace else copy.deepcopy(model)
+    quantized_model = model if inplace else shallow_copy(model)
     seed = int(torch.randint(2**62, (), generator=as_generator(rng)).item())
-    done = 0
-    for parent, prefix, group, H, tune in _work(model, calibration, hessians, batch_size, tuning):
-        rows = []
-        for members in [group] if fuse and method.startswith("quip_sharp") else [(member,) for member in group]:
-            weights = [_linear(parent, member).weight for member in members]
-            generator = _generator(seed, prefix + members[0])
-            quantized = quantize_linear(weights, H.to(weights[0].device), method, bits, generator, **options)
-            rows.append({"name": prefix + members[0], "weights_fused": len(members), **quantized.record()})
-            _put(parent, members, quantized, rows[-1])
-        if tune is not None:
-            rows[0]["tuning"] = tune(_generator(seed, f"tuning {prefix}{group[0]}"))
-        if on_group is not None:
-            for row in rows:
+    done, fresh = 0, set[str]()  # fresh: names of the layers that were quantised now, not found
+    for place in _places(model, calibration, hessians, batch_size, tuning):
+        layer = quantized_model
+        if place.name:
+            layer = place.layer if inplace else copy.deepcopy(place.layer)
+            set_submodule(quantized_model, place.name, layer)
+        prefix = f"{place.name}." if place.name else ""
+
+        def quantize(place: Place = place, layer: nn.Module = layer, prefix: str = prefix) -> dict:
+            rows: list[dict] = []
+            for group in place.groups:
+                H, first = place.hessian(group), len(rows)
+                parts = [group] if fuse and method.startswith("quip_sharp") else [(member,) for member in group]
+                for members in parts:
+                    weights = [_linear(layer, member).weight for member in members]
+                    generator = _generator(seed, prefix + members[0])
+                    quantized = quantize_linear(weights, H.to(weights[0].device), method, bits, generator, **options)
+                    rows.append({"name": prefix + members[0], "weights_fused": len(members), **quantized.record()})
+                    _put(layer, members, quantized, rows[-1])
+                if tuning is not None and place.visit is not None:
+                    visit = replace(place.visit, layer=layer, call=partial(place.visit.call, layer=layer))
+                    generator = _generator(seed, f"tuning {prefix}{group[0]}")
+                    last = group == place.groups[-1]
+                    rows[first]["tuning"] = finetune_block(visit, tuning, generator, last=last)
+            fresh.add(place.name)
+            return pack(layer, rows)
+
+        kept = keep(place.name or "model", quantize) if keep is not None else quantize()
+        if place.name not in fresh:
+            unpack(layer, kept)
+        for row in kept["rows"]:
+            if on_group is not None:
                 on_group(row)
-        done += len(rows)
+        done += len(kept["rows"])
     if not done:
         raise ValueError("the model has no nn.Linear to quantise (besides its output head): is it quantised already?")
-    return model
+    return quantized_model
 
 
-Work = tuple[nn.Module, str, tuple[str, ...], Tensor, Callable[[torch.Generator], list[dict]] | None]
+@dataclass(frozen=True)
+class Place:
+    """One decoder layer to quantise, or the whole model (name ""): its groups of linears and their Hessians."""
+
+    name: str
+    layer: nn.Module
+    groups: list[tuple[str, ...]]
+    hessian: Callable[[tuple[str, ...]], Tensor]
+    visit: Visit | None = None  # what block fine-tuning needs
 
 
-def _work(
+def _places(
     model: nn.Module,
     calibration: Tensor | None,
-    hessians: dict[str, Tensor] | None,
+    hessians: Mapping[str, Tensor] | None,
     batch_size: int,
     tuning: BlockTuning | None,
-) -> Iterator[Work]:
-    """Every group in the order to quantise: (parent module, its name + ".", members, H, fine-tuning stage)."""
-
-    def hessian_of(name: str) -> Tensor:
-        if hessians is None or name not in hessians:
-            raise ValueError(f"no Hessian for {name!r}: collect them from this very model")
-        return hessians[name]
-
+) -> Iterator[Place]:
+    """The model's parts in the order to quantise them."""
     found = decoder_layers(model)
     if calibration is not None and found is not None and (hessians is None or tuning is not None):
         keep = tuning.sequences if tuning is not None else 0
         for visit in walk(model, calibration, batch_size, keep, moments=hessians is None):
-            groups, prefix = groups_of(visit.layer), f"{visit.name}."
-            for group in groups:
-                H = visit.hessians[group].matrix() if hessians is None else hessian_of(prefix + group[0])
-                last = group == groups[-1]
-                tune = None if tuning is None else partial(finetune_block, visit, tuning, last=last)
-                yield visit.layer, prefix, group, H, tune
+            own = {group: moment.matrix() for group, moment in visit.hessians.items()}
+            hessian = own.__getitem__ if hessians is None else partial(_stored, hessians, f"{visit.name}.")
+            yield Place(visit.name, visit.layer, groups_of(visit.layer), hessian, visit)
         return
     if tuning is not None:
         raise ValueError("block fine-tuning needs a model with a list of decoder layers")
     if hessians is None and calibration is not None:
         hessians = collect_hessians(model, calibration, batch_size)
+    assert hessians is not None
     if found is None:
         head = output_head(model)
-        places = [("", model, [g for g in groups_of(model) if model.get_submodule(g[0]) is not head])]
-    else:
-        name, layers = found
-        places = [(f"{name}.{i}.", layer, groups_of(layer)) for i, layer in enumerate(layers)]
-    for prefix, parent, groups in places:
-        for group in groups:
-            yield parent, prefix, group, hessian_of(prefix + group[0]), None
+        groups = [g for g in groups_of(model) if model.get_submodule(g[0]) is not head]
+        yield Place("", model, groups, partial(_stored, hessians, ""))
+        return
+    name, layers = found
+    for i, layer in enumerate(layers):
+        prefix = f"{name}.{i}"
+        yield Place(prefix, layer, groups_of(layer), partial(_stored, hessians, f"{prefix}."))
+
+
+def _stored(hessians: Mapping[str, Tensor], prefix: str, group: tuple[str, ...]) -> Tensor:
+    name = prefix + group[0]
+    if name not in hessians:
+        raise ValueError(f"no Hessian for {name!r}: collect them from this very model")
+    return hessians[name]
+
+
+def shallow_copy(model: nn.Module) -> nn.Module:
+    """A copy of everything but the decoder layers, which are shared with the original until they are replaced."""
+    found = decoder_layers(model)
+    shared = {} if found is None else {id(layer): layer for layer in found[1]}
+    return copy.deepcopy(model, shared)
 
 
 def _generator(seed: int, name: str) -> torch.Generator:
@@ -142,11 +182,6 @@ def _put(parent: nn.Module, members: tuple[str, ...], quantized: Quantized, reco
         set_submodule(parent, member, fused if len(members) == 1 else FusedPart(fused, index))
 
 
-def set_submodule(parent: nn.Module, name: str, module: nn.Module) -> None:
-    path, _, leaf = name.rpartition(".")
-    setattr(parent.get_submodule(path), leaf, module)
-
-
 def records(model: nn.Module) -> list[dict]:
     """What the quantiser found for every weight matrix (fused ones count once), in model order."""
     found = (getattr(module, "quantization", None) for module in model.modules())
@@ -165,3 +200,12 @@ def summary(model: nn.Module) -> dict:
         "weights": weights,
         "matrices": len(rows),
     }
+
+
+def bits_per_weight(model: nn.Module) -> float:
+    """Bits stored for the quantised weights over their number, from the tensors themselves; biases are not weights."""
+    linears = [module for module in model.modules() if isinstance(module, QuantLinear)]
+    if not linears:
+        raise ValueError("the model has no QuantLinear")
+    stored = sum(t.numel() * t.element_size() for q in linears for name, t in q.named_buffers() if name != "bias")
+    return 8 * stored / sum(q.in_features * q.out_features for q in linears)

@@ -7,19 +7,101 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from torch import Tensor
 
-LABELS = {"fp": "unquantised", "rtn": "RTN", "gptq": "GPTQ", "quip": "QuIP", "quip_sharp": "QuIP#", "quip_sharp_rfft": "QuIP# (FFT)"}
+LABELS = {
+    "fp": "unquantised",
+    "rtn": "RTN",
+    "gptq": "GPTQ",
+    "quip": "QuIP",
+    "quip_sharp": "QuIP#",
+    "quip_sharp_rfft": "QuIP#, FFT",
+    "quip_sharp_ft": "QuIP#, fine-tuned",
+}
+CODEBOOKS = {"scalar2": "scalar, 1 dimension", "d4": "D4, 4 dimensions", "e8p": "E8P, 8 dimensions"}
 
 
-def perplexity(rows: Sequence[Mapping[str, Any]]) -> Figure:
+def perplexity(rows: Sequence[Mapping[str, Any]], context: int) -> Figure:
     """Perplexity against stored bits per weight, a line a method; the unquantised model is the floor."""
     figure, axis = plt.subplots(figsize=(6, 4))
     for method in dict.fromkeys(row["method"] for row in rows if row["method"] != "fp"):
         points = sorted((row["bits_per_weight"], row["perplexity"]) for row in rows if row["method"] == method)
-        axis.plot(*zip(*points, strict=True), marker="o", label=LABELS.get(method, method))
+        marker = "*" if method.endswith("_ft") else "o"
+        axis.plot(*zip(*points, strict=True), marker=marker, label=LABELS.get(method, method))
     floor = next(row["perplexity"] for row in rows if row["method"] == "fp")
     axis.axhline(floor, color="grey", linestyle=":", label=LABELS["fp"])
-    axis.set_xlabel("bits per weight, everything stored included")
-    axis.set_ylabel("perplexity per token (lower is better)")
+    axis.set_yscale("log")
+    axis.yaxis.set_major_formatter("{x:g}")
+    axis.yaxis.set_minor_formatter("{x:g}")
+    axis.set_xlabel("bits per weight of the quantised layers, everything stored included")
+    axis.set_ylabel(f"perplexity per token at context {context}")
+    axis.legend()
+    return figure
+
+
+def incoherence(W: Tensor, H: Tensor, W_tilde: Tensor, H_tilde: Tensor) -> Figure:
+    """A weight and its Hessian before and after the randomised Hadamard transform, each on its own scale."""
+    figure, axes = plt.subplots(2, 2, figsize=(7, 6), layout="constrained")
+    titles = ("weight W", "rotated: U W Vᵀ"), ("|H|, log scale", "rotated: |V H Vᵀ|, log scale")
+    for axis, matrix, title in zip(axes[0], (W, W_tilde), titles[0], strict=True):
+        limit = W.abs().max().item() / 3
+        image = axis.imshow(matrix.numpy(), cmap="RdBu", vmin=-limit, vmax=limit, aspect="auto", interpolation="none")
+        axis.set_title(f"{title}\nlargest entry {matrix.abs().max() / matrix.square().mean().sqrt():.0f} × rms")
+        axis.set(xlabel="input", ylabel="output")
+    figure.colorbar(image, ax=axes[0], label="entry")
+    for axis, matrix, title in zip(axes[1], (H, H_tilde), titles[1], strict=True):
+        logs = matrix.abs().clamp(min=1e-4).log10().numpy()
+        image = axis.imshow(logs, cmap="viridis", vmin=-4, vmax=2, interpolation="none")
+        axis.set_title(
+            f"{title}\nlargest diagonal entry {matrix.diagonal().max() / matrix.diagonal().mean():.0f} × mean"
+        )
+        axis.set(xlabel="input", ylabel="input")
+    figure.colorbar(image, ax=axes[1], label="log₁₀ |entry|")
+    return figure
+
+
+def codebooks(rows: Sequence[Mapping[str, Any]], lloyd_max: float) -> Figure:
+    """Error of the 2-bit codebooks on Gaussian weights against the scale that the weights are brought to."""
+    figure, axis = plt.subplots(figsize=(6, 4))
+    for name in dict.fromkeys(row["codebook"] for row in rows):
+        points = [(row["scale"], row["mse"]) for row in rows if row["codebook"] == name]
+        axis.plot(*zip(*points, strict=True), marker="o", markersize=3, label=CODEBOOKS.get(name, name))
+    axis.axhline(lloyd_max, color="grey", linestyle=":", label="Lloyd-Max, the best scalar quantiser")
+    axis.axhline(4.0**-2, color="black", linestyle="--", label="rate-distortion limit, any dimension")
+    axis.set(
+        xlabel="scale ρ: rms of the weights in grid units", ylabel="mean squared error per weight", ylim=(0.05, 0.25)
+    )
+    axis.legend()
+    return figure
+
+
+def tuning(histories: Mapping[int, Sequence[Mapping[str, Any]]]) -> Figure:
+    """Loss against the original model's distribution by epoch of end-to-end fine-tuning; epoch 0 is before any step."""
+    figure, axis = plt.subplots(figsize=(6, 4))
+    for bits, rows in histories.items():
+        axis.plot(
+            [r["epoch"] for r in rows], [r["valid_loss"] for r in rows], marker="o", label=f"{bits} bits, validation"
+        )
+        later = [r for r in rows if r["train_loss"] is not None]
+        axis.plot([r["epoch"] for r in later], [r["train_loss"] for r in later], marker=".", linestyle=":",
+                  label=f"{bits} bits, training (mean of the epoch)")  # fmt: skip
+    axis.set(xlabel="epoch", ylabel="cross-entropy against the original model, nats per token")
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axis.legend()
+    return figure
+
+
+def scaling(rows: Sequence[Mapping[str, Any]]) -> Figure:
+    """Perplexity against all bits of the quantised layers, a line for each number of bits per weight."""
+    figure, axis = plt.subplots(figsize=(6, 4))
+    for bits in dict.fromkeys(row["bits"] for row in rows):
+        points = sorted((row["kilobytes"], row["perplexity"]) for row in rows if row["bits"] == bits)
+        label = "16 bits, unquantised" if bits == 16 else f"{bits} bits, QuIP#"
+        axis.plot(*zip(*points, strict=True), marker="o", label=label)
+    axis.set(xscale="log", yscale="log", xlabel="kilobytes of the quantised layers", ylabel="perplexity per token")
+    for side in (axis.xaxis, axis.yaxis):
+        side.set_major_formatter("{x:g}")
+        side.set_minor_formatter("{x:g}")
     axis.legend()
     return figure

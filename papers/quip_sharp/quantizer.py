@@ -32,11 +32,19 @@ RECIPES = {
     "quip_sharp": Recipe(),
     "quip_sharp_rfft": Recipe(rotation="rfft"),
     "quip_sharp_no_e8": Recipe(codebooks=("", "scalar2", "scalar3", "scalar4")),
+    "quip_sharp_d4": Recipe(codebooks=("", "d4", "", "")),
     "quip_sharp_no_rht": Recipe(rotation="none"),
     "quip_sharp_no_ldlq": Recipe(feedback=False),
 }
 BASELINES = ("rtn", "gptq", "quip")
 METHODS = (*BASELINES, *RECIPES)
+
+
+def widths(method: str) -> tuple[int, ...]:
+    """The bits per weight that a method comes in."""
+    if method in BASELINES:
+        return (2, 3, 4)
+    return tuple(bits for bits, name in enumerate(RECIPES[method].codebooks, 1) if name)
 
 
 @dataclass(frozen=True)
@@ -248,9 +256,8 @@ def _baseline_overhead(method: str, bits: int, shape: torch.Size, weights: int) 
 def _check(weights: list[Tensor], H: Tensor, method: str, bits: int) -> None:
     if method not in METHODS:
         raise ValueError(f"unknown method {method!r}: choose one of {', '.join(METHODS)}")
-    allowed = (2, 3, 4) if method in BASELINES or method == "quip_sharp_no_e8" else (1, 2, 3, 4)
-    if bits not in allowed:
-        raise ValueError(f"method {method!r} takes {allowed} bits, got {bits!r}")
+    if bits not in widths(method):
+        raise ValueError(f"method {method!r} takes {widths(method)} bits, got {bits!r}")
     if not weights:
         raise ValueError("no weight to quantise")
     check_hessian(H)

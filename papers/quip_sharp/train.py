@@ -2,50 +2,72 @@
 
 from __future__ import annotations
 
+from common.errors import UserError
 from common.experiment import Run, experiment
 
 
 @experiment("quip_sharp")
 def train(cfg, run: Run) -> None:
-    from itertools import product
+    from papers.quip_sharp import dry, scaling, studies
 
+    if cfg.run.dry:
+        return dry.estimate(cfg, run)
+    for part in cfg.parts:
+        if part == "incoherence":
+            studies.study_incoherence(cfg.incoherence, run)  # E1, the paper's sec. 3
+        elif part == "gaussian":
+            studies.study_gaussian(cfg.gaussian, run)  # E2, sec. 4.2
+        elif part == "layers":
+            studies.study_layers(cfg.layers, run)  # E3, sec. 4.1
+        elif part == "language":
+            language_model(cfg, run)  # E4, sec. 5 and 6: the paper's tables of perplexities
+        elif part == "scaling":
+            scaling.study(cfg, run)  # E5, sec. 6: perplexity against the size of the model in bits
+        else:
+            raise UserError(f"unknown part {part!r}: choose from incoherence, gaussian, layers, language, scaling")
+
+
+def language_model(cfg, run: Run) -> None:
+    """A language model under every method and number of bits, and what fine-tuning brings back."""
     from common.metrics.language import perplexity
     from papers.quip_sharp import data, plots
-    from papers.quip_sharp.hessians import collect_hessians
-    from papers.quip_sharp.model import quantize_model, summary
+    from papers.quip_sharp.pipeline import Quantizer
 
     inputs = data.load(cfg, run)
 
     def measure(model) -> float:
         return perplexity(model, inputs.test, batch_size=cfg.batch_size)
 
-    with run.time("hessians"):  # sec. 3.4: second moments of each linear's inputs, from the original model
-        hessians = run.stage("hessians", lambda: collect_hessians(inputs.model, inputs.calibration, cfg.batch_size))
     fp = run.stage("fp", lambda: measure(inputs.model))
     run.log({"lm.fp.perplexity": fp})
-    rows = [{"method": "fp", "bits": None, "bits_per_weight": 16.0, "perplexity": fp, "excess": 0.0, "proxy_error": 0.0}]
+    rows = [{"method": "fp", "bits": None, "bits_per_weight": 16.0, "perplexity": fp, "excess": 0.0}]
+    quantizer = Quantizer(cfg, run, inputs)  # sec. 3.4: Hessians from the original model, once for all methods
 
-    for bits, method in run.progress(list(product(cfg.bits, cfg.methods)), "methods"):
+    for method, bits, tuned in run.progress(quantizer.plan(), "methods"):
+        name = f"{method}{'_ft' if tuned else ''}"
 
-        def quantize(method: str = method, bits: int = bits) -> dict:
-            options = cfg.quantize if method.startswith("quip_sharp") else {}
-            with run.time(f"quantize.{method}{bits}"):
-                quantized = quantize_model(inputs.model, None, method, bits, run.rng("signs"), hessians=hessians, **options)
-            found = summary(quantized)
-            return {"bits_per_weight": found["bits_per_weight"], "perplexity": measure(quantized), "proxy_error": found["proxy_error"]}
+        def job(method: str = method, bits: int = bits, tuned: bool = tuned) -> dict:
+            model, history = quantizer.quantize(method, bits, tuned)
+            return {**quantizer.summary(model), "perplexity": measure(model), "history": history}
 
-        found = run.stage(f"{method}{bits}", quantize)
+        found = run.stage(f"{name}{bits}", job)
+        history = found.pop("history")
         found["excess"] = found["perplexity"] / fp - 1  # what quantisation costs
-        run.log({f"lm.{method}{bits}": found})
-        rows.append({"method": method, "bits": bits, **found})
+        run.log({f"lm.{name}{bits}": found})
+        rows.append({"method": name, "bits": bits, **found})
+        if history:
+            run.table(f"tuning{bits}", history)
 
     run.log(ratios(run.metrics))
     run.table("perplexity", rows)
-    run.figure("perplexity", plots.perplexity(rows))
+    run.figure("perplexity", plots.perplexity(rows, cfg.data.context))
+    tunings = {bits: run.tables[f"tuning{bits}"] for bits in (2, 3, 4) if f"tuning{bits}" in run.tables}
+    if tunings:
+        run.figure("tuning", plots.tuning(tunings))
 
 
 def ratios(metrics: dict) -> dict[str, float]:
-    """How much worse each method of the ladder RTN, GPTQ, QuIP, QuIP# is than the next, where both were run."""
+    """How much worse each method of the ladder RTN, GPTQ, QuIP, QuIP# is than the next, and what fine-tuning closes."""
     ladder = ("rtn", "gptq", "quip", "quip_sharp")
     found = {}
     for bits in (2, 3, 4):
@@ -54,6 +76,9 @@ def ratios(metrics: dict) -> dict[str, float]:
                 a, b = metrics.get(f"lm.{worse}{bits}.{figure}"), metrics.get(f"lm.{better}{bits}.{figure}")
                 if a is not None and b:
                     found[f"lm.{figure}{bits}.{worse}_over_{better}"] = a / b
+        before, after = metrics.get(f"lm.quip_sharp{bits}.excess"), metrics.get(f"lm.quip_sharp_ft{bits}.excess")
+        if before and after is not None:
+            found[f"lm.gap_closed{bits}"] = 1 - after / before
     return found
 
 

@@ -1,0 +1,88 @@
+"""What a run would need, without weights: the model is built on the meta device, memory and hours are estimated."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from common.errors import UserError
+from common.models import language
+from common.run import Run
+from papers.quip_sharp.hessians import decoder_layers, groups_of
+from papers.quip_sharp.pipeline import bits_of
+
+# Arithmetic that a machine sustains on these shapes, floating-point operations per second.
+SPEED = {
+    "cuda": {"forward": 3e14, "hessian": 4e13, "encode": 5e7},
+    "cpu": {"forward": 1e11, "hessian": 5e10, "encode": 2e6},
+}
+
+
+def estimate(cfg: Any, run: Run) -> None:
+    """Log params, memory_gb and hours of this config; a note says how they were estimated."""
+    if cfg.model.architecture is None:
+        model, _ = language.load(cfg.model.path, run=run)
+    else:
+        model = language.on_meta(cfg.model.architecture)
+    found = decoder_layers(model)
+    if found is None:
+        raise UserError("the model has no nn.Linear in decoder layers: there is nothing to quantise")
+    layers = found[1]
+    linears = [m for m in layers.modules() if isinstance(m, nn.Linear)]
+    params = sum(p.numel() for p in model.parameters())
+    quantised = sum(m.weight.numel() for m in linears)
+    width = max(m.in_features for m in linears)
+    hidden = getattr(model.config, "hidden_size", width)
+    tokens = cfg.data.calibration_sequences * cfg.data.context
+    itemsize = 2 if cfg.model.dtype in ("bfloat16", "float16") else 4
+    bits = bits_of(cfg.bits)
+    models = len(bits) * len(cfg.methods) + (len(bits) if cfg.finetune else 0)
+
+    gb = {
+        "weights": params * itemsize,
+        "calibration_hidden_states": tokens * hidden * itemsize,
+        "hessians_of_a_layer": sum(8 * 2 * _inputs(layers[0], g) ** 2 for g in groups_of(layers[0])),
+        "factorisation": 8 * 4 * width**2,
+        "quantised_model": quantised * max(bits) / 8 + (params - quantised) * itemsize,
+        "fine_tuning": (quantised * 4 + 12 * (params - quantised))
+        if cfg.finetune
+        else 0,  # W~ decoded, Adam on the head
+    }
+    gb = {name: value / 1e9 for name, value in gb.items()}
+    cached = sum(2 * _inputs(layer, g) ** 2 for layer in layers for g in groups_of(layer)) / 1e9
+    speed = SPEED["cuda" if run.device == "cuda" or cfg.device == "auto" else "cpu"]
+    moments = sum(2 * tokens * _inputs(layer, g) ** 2 for layer in layers for g in groups_of(layer))
+    feedback = sum(m.weight.numel() * m.in_features for m in linears)  # 2 m n^2 / 2: each block column against the rest
+    steps = (
+        cfg.tuning.end_to_end.sequences * cfg.tuning.end_to_end.epochs
+        + cfg.tuning.block.sequences * 3 * cfg.tuning.block.epochs
+    )
+    hours = {
+        "hessians": (2 * quantised * tokens / speed["forward"] + moments / speed["hessian"]) / 3600,
+        "rounding": models * (feedback / speed["hessian"] + quantised / speed["encode"]) / 3600,
+        "fine_tuning": len(bits)
+        * 8
+        * quantised
+        * steps
+        * cfg.data.context
+        / speed["forward"]
+        / 3600
+        * bool(cfg.finetune),
+    }
+    run.log({"params": params, "quantised_params": quantised, "memory_gb": sum(gb.values()), "cached_hessians_gb": cached,
+             "hours": sum(hours.values()), "layers": len(layers)})  # fmt: skip
+    run.table("memory", [{"what": name, "gb": value} for name, value in gb.items()])
+    run.table("time", [{"what": name, "hours": value} for name, value in hours.items()])
+    kind = "one data-centre GPU" if speed is SPEED["cuda"] else "two CPU cores"
+    run.note(
+        f"dry run, nothing was quantised. Estimated for {kind}: "
+        + ", ".join(f"{name} at {value:g} per s" for name, value in speed.items())
+        + f"; {tokens:,} calibration tokens, {models} quantised models, evaluation and reading of files left out"
+    )
+
+
+def _inputs(layer: nn.Module, group: tuple[str, ...]) -> int:
+    linear = layer.get_submodule(group[0])
+    assert isinstance(linear, nn.Linear)
+    return linear.in_features

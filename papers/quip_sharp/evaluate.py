@@ -1,0 +1,42 @@
+"""Perplexity, bits per byte and exact size of a model: a folder that `quantize` wrote, or any other."""
+
+from __future__ import annotations
+
+from common.experiment import Run, experiment
+
+
+@experiment("quip_sharp")
+def evaluate(cfg, run: Run) -> None:
+    import math
+
+    import papers.quip_sharp.hf  # noqa: F401  (so that quantised folders load)
+    from common.data import text
+    from common.metrics.language import bits_per_byte, chunk_losses
+    from common.models import language
+    from papers.quip_sharp import data
+    from papers.quip_sharp.linear import QuantLinear
+    from papers.quip_sharp.model import bits_per_weight
+
+    model, tokenizer = language.load(cfg.model.path, run=run, dtype=cfg.model.dtype, device=run.device)
+    data.check_context(model, cfg.data.context)
+    stream = text.token_stream(data.texts(cfg.data.test, "test", run), tokenizer)
+    chunks = text.chunked(stream, cfg.data.context, cfg.data.test_chunks)
+    losses = run.stage(
+        "losses",
+        lambda: chunk_losses(model, chunks, cfg.batch_size, lambda batches: run.progress(batches, "evaluate")),
+    )
+    found = {"perplexity": math.exp(losses.mean().item()), "context": cfg.data.context, "chunks": len(chunks)}
+    sizes = text.token_bytes(tokenizer)
+    if sizes[chunks].float().mean() > 0:
+        found["bits_per_byte"] = bits_per_byte(losses, chunks, sizes)
+    if any(isinstance(module, QuantLinear) for module in model.modules()):
+        found["bits_per_weight"] = bits_per_weight(model)
+    run.log(found)
+    if cfg.prompt is not None:
+        ids = tokenizer(cfg.prompt, return_tensors="pt").input_ids.to(run.device)
+        written = model.generate(ids, max_new_tokens=cfg.new_tokens, do_sample=False)
+        run.table("generated", [{"text": tokenizer.decode(written[0])}])
+
+
+if __name__ == "__main__":
+    evaluate()

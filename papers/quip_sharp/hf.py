@@ -1,0 +1,139 @@
+"""Quantised models as folders that transformers loads by itself.
+
+    import papers.quip_sharp.hf                                        # registers the quantiser
+    model = AutoModelForCausalLM.from_pretrained("quantised-folder")   # then model.generate(...), as ever
+
+`save_pretrained(model, folder, tokenizer)` writes such a folder: config.json says which linears are quantised and how
+(key `quantization_config`), model.safetensors holds the words. Loading raises ValueError where a tensor is missing, of
+the wrong shape, or not known: transformers itself would only report it, and compute with words that were never set.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers.quantizers.auto import register_quantization_config, register_quantizer
+from transformers.quantizers.base import HfQuantizer
+from transformers.utils.quantization_config import QuantizationConfigMixin
+
+from papers.quip_sharp.checkpoint import FORMAT, rebuild, structure
+from papers.quip_sharp.linear import QuantLinear
+
+METHOD = "quip_sharp"
+
+
+@register_quantization_config(METHOD)
+class QuipSharpConfig(QuantizationConfigMixin):
+    """`quantization_config` of a quantised folder: what `checkpoint.structure` says of the model."""
+
+    def __init__(self, format: int = FORMAT, tied_head: bool = False, linears: dict | None = None,
+                 parts: dict | None = None, quant_method: str = METHOD):  # fmt: skip
+        if format != FORMAT:
+            raise ValueError(f"the folder has format {format!r} of quip_sharp, this version reads {FORMAT}")
+        self.quant_method = quant_method  # type: ignore[assignment]  # transformers has an enum of its own methods
+        self.format, self.tied_head = format, tied_head
+        self.linears, self.parts = linears or {}, parts or {}
+
+
+@register_quantizer(METHOD)
+class QuipSharpQuantizer(HfQuantizer):
+    """Puts empty QuantLinears in place before the weights are read, and checks that every one of their tensors is."""
+
+    requires_calibration = True
+    quantization_config: Any
+
+    def _process_model_before_weight_loading(self, model: Any, checkpoint_files: Any = None, **kwargs: Any) -> Any:
+        with torch.device("meta"):
+            rebuild(model, self.quantization_config.to_dict())
+        self.files = list(checkpoint_files or [])
+        check_tensors(model, self.files)
+        return model
+
+    def _process_model_after_weight_loading(self, model: Any, **kwargs: Any) -> Any:
+        # transformers casts floats to the model's dtype; scales, signs and phases keep their own
+        with torch.no_grad():
+            wanted = {
+                f"{name}.{own}": (linear, own, buffer.device)
+                for name, linear in model.named_modules()
+                if isinstance(linear, QuantLinear)
+                for own, buffer in linear.named_buffers()
+                if own != "bias"
+            }
+            for file in self.files:
+                with opened(file) as tensors:
+                    for key in wanted.keys() & set(tensors.keys()):
+                        linear, own, device = wanted[key]
+                        linear._buffers[own] = tensors.get_tensor(key).to(device)
+        return model
+
+    def is_serializable(self, **kwargs: Any) -> bool:
+        return True
+
+    @property
+    def is_trainable(self) -> bool:
+        return False
+
+
+def save_pretrained(model: Any, folder: str | Path, tokenizer: Any = None) -> None:
+    """Write a quantised model so that `from_pretrained` loads it. ValueError where it has no QuantLinear, or is in tuning."""
+    linears = [module for module in model.modules() if isinstance(module, QuantLinear)]
+    if not linears:
+        raise ValueError("the model has no QuantLinear: quantise it with a QuIP# method first")
+    if any(isinstance(linear.SU, nn.Parameter) for linear in linears):
+        raise ValueError("the model is being tuned: end that with set_tuning(False) on its QuantLinears before saving")
+    config = QuipSharpConfig(**structure(model))
+    model.config.quantization_config = config
+    model.hf_quantizer = QuipSharpQuantizer(config)
+    model.save_pretrained(folder)
+    if tokenizer is not None:
+        tokenizer.save_pretrained(folder)
+
+
+def check_tensors(model: nn.Module, files: list[str]) -> None:
+    """Raise ValueError unless the files hold exactly the model's tensors, whole and of the right shapes."""
+    expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    aliases = _tied(model)
+    found: dict[str, tuple[int, ...]] = {}
+    for file in files:
+        with opened(file) as tensors:
+            found |= {key: tuple(tensors.get_slice(key).get_shape()) for key in tensors.keys()}  # noqa: SIM118
+    missing = sorted(set(expected) - set(found) - aliases)
+    unexpected = sorted(set(found) - set(expected))
+    wrong = sorted(key for key in expected.keys() & found.keys() if expected[key] != found[key])
+    for keys, what in ((missing, "missing"), (unexpected, "not of this model"), (wrong, "of the wrong shape")):
+        if keys:
+            raise ValueError(
+                f"the quantised folder is damaged, {len(keys)} tensors are {what} ({', '.join(keys[:3])}"
+                f"{', ...' if len(keys) > 3 else ''}): quantise the model again, or get the folder again"
+            )
+
+
+def _tied(model: nn.Module) -> set[str]:
+    """Names of tensors that another name also has: one of them is enough."""
+    seen: dict[int, str] = {}
+    names = set()
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        if id(parameter) in seen:
+            names |= {name, seen[id(parameter)]}
+        seen.setdefault(id(parameter), name)
+    config = getattr(model, "config", None)
+    if config is not None and getattr(config, "tie_word_embeddings", False):
+        names |= set(getattr(model, "_tied_weights_keys", None) or [])
+    return names
+
+
+@contextlib.contextmanager
+def opened(file: str | Path) -> Iterator[Any]:
+    """A safetensors file. ValueError where it is cut short or not one."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(str(file), "pt") as tensors:
+            yield tensors
+    except SafetensorError as error:
+        raise ValueError(
+            f"{file} is cut short or damaged ({error}): quantise the model again, or get it again"
+        ) from error

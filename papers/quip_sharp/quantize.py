@@ -1,0 +1,56 @@
+"""Quantise a language model with QuIP# and save a folder that transformers loads (after `import papers.quip_sharp.hf`)."""
+
+from __future__ import annotations
+
+from common.errors import UserError
+from common.experiment import Run, experiment
+
+
+@experiment("quip_sharp")
+def quantize(cfg, run: Run) -> None:
+    from pathlib import Path
+
+    import torch
+
+    from common.metrics.language import perplexity
+    from papers.quip_sharp import data, hf
+    from papers.quip_sharp.model import bits_per_weight, records
+    from papers.quip_sharp.pipeline import Quantizer
+    from papers.quip_sharp.quantizer import RECIPES, widths
+
+    if cfg.method not in RECIPES:
+        raise UserError(f"method={cfg.method} leaves no words to save: choose one of {', '.join(RECIPES)}")
+    if cfg.bits not in widths(cfg.method) or not isinstance(cfg.bits, int):
+        raise UserError(f"bits={cfg.bits}: {cfg.method} takes {', '.join(map(str, widths(cfg.method)))}")
+    if cfg.save_dtype not in (None, "float32", "bfloat16", "float16"):
+        raise UserError(f"save_dtype={cfg.save_dtype}: choose float32, bfloat16 or float16, or leave it out")
+    out = Path(cfg.out).expanduser().absolute()
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UserError(f"{out} is not empty: name a new folder with out=...")
+
+    inputs = data.load(cfg, run)
+    model, history = Quantizer(cfg, run, inputs).quantize(cfg.method, cfg.bits, cfg.finetune)
+    run.table(
+        "layers", [{key: row[key] for key in ("name", "bits_per_weight", "proxy_error")} for row in records(model)]
+    )
+    if history:
+        run.table("tuning", history)
+    run.log({"bits_per_weight": bits_per_weight(model)})
+    if cfg.evaluate:
+        for name, measured in (("fp", inputs.model), ("quantized", model)):
+
+            def value_of(measured=measured) -> float:
+                return perplexity(measured, inputs.test, batch_size=cfg.batch_size)
+
+            run.log({f"perplexity.{name}": run.stage(f"perplexity-{name}", value_of)})
+    if run.is_main:
+        if cfg.save_dtype is not None:
+            model = model.to(getattr(torch, cfg.save_dtype))  # words, signs and scales keep their own
+        hf.save_pretrained(model, out, inputs.tokenizer)
+        size = sum(file.stat().st_size for file in out.glob("*.safetensors"))
+        run.log({"megabytes": size / 1e6})
+        run.say(f"quantised model: {out} ({size / 1e6:.1f} MB of weights)")
+
+
+if __name__ == "__main__":
+    quantize()
