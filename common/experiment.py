@@ -209,7 +209,7 @@ def limit_threads(threads: int) -> None:
     if "numba" in sys.modules:  # its pool may have started, and then refuses another size of itself
         import numba
 
-        numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
+        numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]
     else:
         os.environ["NUMBA_NUM_THREADS"] = str(threads)
 

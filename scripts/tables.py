@@ -153,7 +153,9 @@ def run_all(jobs: list[Job], runs: Path, recorded: dict[str, Any]) -> list[str]:
     """Run jobs side by side, record each as it ends, and return the names of those that failed."""
     from common.progress import Progress
 
-    pending, waiting, running, failed = Pending(runs), list(jobs), [], []
+    pending, waiting = Pending(runs), list(jobs)
+    running: list[Job] = []
+    failed: list[str] = []
     cores = result.available_cores()
     progress = Progress()
     started: dict[str, float] = {}
