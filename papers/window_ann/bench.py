@@ -154,10 +154,20 @@ def at_scale(
         curves += [where | row for row in curve]
         best += [where | row for row in rows]
         qps = {row["contender"]: row["qps"] for row in rows}
-        mine = max((qps[m], m) for m in OURS if m in qps)
-        theirs = max((q, m) for m, q in qps.items() if m not in (*OURS, "planner"))
-        ratios.append({**where, "best of ours": mine[1], "qps": mine[0], "best other": theirs[1], "its qps": theirs[0], "speedup": mine[0] / theirs[0],
-                       "planner / best single": qps.get("planner", float("nan")) / max(mine[0], qps.get("prefilter", 0), qps.get("postfilter", 0))})  # fmt: skip
+        qps_of = {name: q for name, q in qps.items() if name not in (*OURS, "planner")}
+        mine, theirs = max((m for m in OURS if m in qps), key=qps.__getitem__), max(qps_of, key=qps_of.__getitem__)
+        single = max(qps[name] for name in (*OURS, "prefilter", "postfilter") if name in qps)
+        ratios.append(
+            {
+                **where,
+                "best of ours": mine,
+                "qps": qps[mine],
+                "best other": theirs,
+                "its qps": qps[theirs],
+                "speedup": qps[mine] / qps[theirs],
+                "planner / best single": qps.get("planner", float("nan")) / single,
+            }
+        )
     return {
         f"speedup_{threads}t": ratios,
         f"race_{threads}t": best,

@@ -35,14 +35,20 @@ def _cache_folder() -> str:
 CACHE = _cache_folder()
 
 
-def jit(function: Callable) -> Any:
-    """Compile `function` on its first call for each type of arguments. Cached; compiled anew where no cache can be written."""
+def jit(function: Callable | None = None, *, inline: bool = False) -> Any:
+    """Compile `function` on its first call for each type of arguments. Cached; compiled anew where no cache can be written.
+
+    inline: for small functions that take a Layout or Costs: counting the references of their arrays costs more than they do.
+    """
+    if function is None:
+        return lambda function: jit(function, inline=inline)
+    options = {"nogil": True, "fastmath": FAST, "error_model": "numpy", "forceinline": inline}
     before = numba.config.CACHE_DIR  # type: ignore[attr-defined]
-    numba.config.CACHE_DIR = CACHE  # type: ignore[attr-defined]  # where this folder cannot be written numba goes on to the user's own cache folder
+    numba.config.CACHE_DIR = CACHE  # type: ignore[attr-defined]  # where it cannot be written numba goes on to the user's own
     try:
-        return numba.njit(function, nogil=True, fastmath=FAST, error_model="numpy", cache=True)
+        return numba.njit(function, cache=True, **options)
     except (RuntimeError, OSError):
-        return numba.njit(function, nogil=True, fastmath=FAST, error_model="numpy")
+        return numba.njit(function, **options)
     finally:
         numba.config.CACHE_DIR = before  # type: ignore[attr-defined]
 

@@ -44,7 +44,7 @@ class WindowIndex:
     """
 
     def __init__(self, method: str = "auto", metric: str = "euclidean", base: str = "vamana", beta: int = 2, cutoff: int = 1000, seed: int = 0,
-                 threads: int | None = None, *, shift: float = 0.5, overlap: float = 2.0, recall: float = 0.95, graph_cost: float = 2.0,
+                 threads: int | None = None, *, shift: float = 0.5, overlap: float = 2.0, recall: float = 0.95, graph_cost: float = 4.0,
                  **base_options: Any):  # fmt: skip
         _choice("method", method, METHODS)
         _choice("metric", metric, ("euclidean", "angular"))

@@ -55,7 +55,9 @@ class Measured:
                 )
             if choices:
                 cost[cell], beam[cell] = min(choices)
-        return Costs(self.sizes, np.log2(np.array(BLOWUPS, np.float64)), beam, cost, np.array([graph_cost]))
+        return Costs(
+            self.sizes, np.log2(np.array(BLOWUPS, np.float64)), beam, cost, np.array([graph_cost, 2.0 ** cost.min()])
+        )
 
 
 def calibrate(segment: Segment, k: int, generator: np.random.Generator) -> Measured:

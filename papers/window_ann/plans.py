@@ -60,8 +60,8 @@ class Options(NamedTuple):
 class Costs(NamedTuple):
     """What searches cost, measured (see `planner`): log2 beam and log2 distances for a node size and a blowup.
 
-    sizes: (a,) log2 node sizes, ascending; blowups: (b,) log2; beam, cost: (a, b); graph: how many scanned distances one
-    distance of a graph search is worth.
+    sizes: (a,) log2 node sizes, ascending; blowups: (b,) log2; beam, cost: (a, b); graph: (2,), how many scanned distances
+    one distance of a graph search is worth, and the least distances of any search.
     """
 
     sizes: np.ndarray
@@ -72,7 +72,7 @@ class Costs(NamedTuple):
 
 
 def no_costs() -> Costs:
-    return Costs(np.zeros(1), np.zeros(1), np.zeros((1, 1)), np.full((1, 1), NEVER), np.ones(1))
+    return Costs(np.zeros(1), np.zeros(1), np.zeros((1, 1)), np.full((1, 1), NEVER), np.array([1.0, 2.0**NEVER]))
 
 
 def piece_room(tree_rows: int, beta: int) -> int:
@@ -80,7 +80,7 @@ def piece_room(tree_rows: int, beta: int) -> int:
     return 3 * (2 * beta * tree_rows + 2)
 
 
-@jit
+@jit(inline=True)
 def add(pieces, count, node, lo, hi, beam, multiply):
     if lo < hi:
         pieces[count, 0] = node
@@ -92,7 +92,7 @@ def add(pieces, count, node, lo, hi, beam, multiply):
     return count
 
 
-@jit
+@jit(inline=True)
 def plan_tree(layout, s, e, options, pieces, count):
     """(a) Algorithm 2: maximal nodes inside the window, unfiltered, and a scan of the two ragged ends."""
     nodes = np.empty(len(pieces), np.int64)
@@ -104,7 +104,7 @@ def plan_tree(layout, s, e, options, pieces, count):
     return add(pieces, count, SCAN, right, e, 0, 0)
 
 
-@jit
+@jit(inline=True)
 def plan_optimized(layout, s, e, options, pieces, count):
     """(b) Optimized postfiltering: the smallest tree node that contains the window; tiny windows by tree search."""
     w = e - s
@@ -117,7 +117,7 @@ def plan_optimized(layout, s, e, options, pieces, count):
     return add(pieces, count, node, s, e, options.beam, options.multiply)
 
 
-@jit
+@jit(inline=True)
 def plan_three_split(layout, s, e, options, pieces, count):
     """(c) Three-split: the largest nodes inside the window, unfiltered; the two remainders by (b). No such node: tree."""
     row, i, j = find_center(layout.offsets, layout.first, s, e)
@@ -133,7 +133,7 @@ def plan_three_split(layout, s, e, options, pieces, count):
     return count
 
 
-@jit
+@jit(inline=True)
 def plan_super(layout, s, e, options, pieces, count):
     """(d) Super-postfiltering: the smallest overlapping bucket around the window; tiny windows are scanned, as in (b)."""
     if 4 * (e - s) < layout.cutoff[0]:
@@ -160,7 +160,7 @@ def plan_single(layout, method, s, e, options, pieces):
     return plan_super(layout, s, e, options, pieces, 0)
 
 
-@jit
+@jit(inline=True)
 def lookup(table, costs, x, y):
     """Bilinear in (log2 size, log2 blowup), clamped in size; beyond the last blowup the value doubles as the blowup does."""
     i = 0
@@ -181,7 +181,7 @@ def lookup(table, costs, x, y):
     return (1 - b) * low + b * high + beyond
 
 
-@jit
+@jit(inline=True)
 def piece_cost(layout, costs, node, lo, hi):
     """(cost, log2 beam) of answering [lo, hi) on a node, by what was measured; a scan costs hi - lo, with beam 0."""
     w = np.float64(hi - lo)
@@ -195,7 +195,7 @@ def piece_cost(layout, costs, node, lo, hi):
     return cost, lookup(costs.beam, costs, x, y)
 
 
-@jit
+@jit(inline=True)
 def price(layout, costs, pieces, count, limit):
     """What a plan will cost when each of its pieces is done the cheaper way; stops counting at `limit`."""
     total = 0.0
@@ -221,16 +221,34 @@ def settle(layout, costs, pieces, count, max_beam):
 
 @jit
 def plan(layout, costs, s, e, options, pieces, spare):
-    """The pieces of options.method, or of the cheapest method by `costs`; returns (how many, which method, cost)."""
+    """The pieces of options.method, or of the cheapest method by `costs`; returns (how many, which method, cost).
+
+    Planning must cost less than it saves, so what cannot win is not priced: nothing below the price of the cheapest search;
+    of the two single nodes around the window the smaller one; several nodes only where the single one costs over twice
+    what a node of exactly the window would.
+    """
     if options.method != AUTO:
         return plan_single(layout, options.method, s, e, options, pieces), options.method, 0.0
     count = plan_single(layout, PREFILTER, s, e, options, pieces)
     best, least = PREFILTER, np.float64(e - s)
-    for method in (SUPER, OPTIMIZED, POSTFILTER, TREE, THREE_SPLIT):
-        number = plan_single(layout, method, s, e, options, spare)
-        cost = price(layout, costs, spare, number, least)
-        if cost < least:
-            best, least, count = method, cost, number
-            pieces[:number] = spare[:number]
+    if least <= costs.graph[0] * costs.graph[1]:
+        return count, best, least
+    row, bucket = smallest_row(layout.size, layout.shift, layout.counts, s, e)
+    node, method = layout.number[row] + bucket, SUPER
+    inner = smallest_containing(layout.offsets, layout.first, s, e)
+    if layout.end[inner] - layout.start[inner] < layout.end[node] - layout.start[node]:
+        node, method = inner, OPTIMIZED
+    cost, _ = piece_cost(layout, costs, node, s, e)
+    if cost < least:
+        best, least = method, cost
+        count = add(pieces, 0, node, s, e, 0, 1)
+    exact = costs.graph[0] * 2.0 ** min(lookup(costs.cost, costs, np.log2(np.float64(e - s)), 0.0), NEVER)
+    if least > 2 * exact:
+        for several in (TREE, THREE_SPLIT):
+            number = plan_single(layout, several, s, e, options, spare)
+            cost = price(layout, costs, spare, number, least)
+            if cost < least:
+                best, least, count = several, cost, number
+                pieces[:number] = spare[:number]
     settle(layout, costs, pieces, count, options.max_beam)
     return count, best, least
