@@ -32,7 +32,7 @@ class SoftmaxICL(nn.Module):
 
     >>> x = torch.eye(2, dtype=torch.float64)[None]; y = torch.tensor([[3.0, 5.0]], dtype=torch.float64)
     >>> SoftmaxICL(2).predict(x, y, x[:, 0])                # Q = 0: the mean of the labels
-    tensor([4.], dtype=torch.float64, grad_fn=<ViewBackward0>)
+    tensor([4.], dtype=torch.float64, grad_fn=<SelectBackward0>)
     """
 
     def __init__(
