@@ -21,7 +21,8 @@ def regret(cfg, run: Run, data: Data) -> None:
     for task_name in cfg.tasks:
         task = task_of(cfg, task_name)
         found: dict[str, list[dict]] = {}
-        for method in run.progress(list(cfg.methods), task_name):
+        chosen = [method for method in cfg.methods if method in task["only"] or not task["only"]]
+        for method in run.progress(chosen, task_name):
             for seed in seeds_of(cfg, run):
                 env = environment_of(cfg, task, seed, data)
                 policy = policy_of(cfg, method, task, env, seed)

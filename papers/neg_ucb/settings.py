@@ -15,6 +15,7 @@ from papers.neg_ucb import environments, methods
 from papers.neg_ucb.data import Data
 from papers.neg_ucb.environments.base import Environment
 from papers.neg_ucb.negotiation import Trace, one_round, summary
+from papers.neg_ucb.oracle import ENUMERABLE
 
 
 def task_of(cfg, name: str) -> dict[str, Any]:
@@ -26,6 +27,8 @@ def task_of(cfg, name: str) -> dict[str, Any]:
     for key in ("rounds", "m", "every"):
         if task[key] < 1:
             raise UserError(f"task.{name}.{key} is {task[key]}: give at least 1")
+    if (method := task["search"].get("method", "enumerate")) not in ("enumerate", "local", "sample"):
+        raise UserError(f"task.{name}.search.method is {method!r}: choose enumerate, local or sample")
     return task
 
 
@@ -45,9 +48,15 @@ def environment_of(cfg, task: dict[str, Any], seed: int, data: Data) -> Environm
     if task["env"] == "multi_issue":
         options["domain"] = data.domain(task["domain"], task["sizes"])
     try:
-        return environments.make(task["env"], seed=seed, **options)
+        env = environments.make(task["env"], seed=seed, **options)
+        if task["env"] == "multi_issue" and env.n_bids > ENUMERABLE and task["search"].get("method") == "enumerate":
+            raise UserError(
+                f"{task['domain']} has {env.n_bids:,} bids, too many to enumerate: set search to "
+                "{method: local, restarts: 6, steps: 24}, as the task energy does"
+            )
     except ValueError as error:
         raise UserError(str(error)) from None
+    return env
 
 
 def policy_of(cfg, name: str, task: dict[str, Any], env: Environment, seed: int):

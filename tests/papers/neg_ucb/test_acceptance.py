@@ -113,7 +113,8 @@ def test_rotating_the_hidden_space_changes_no_prediction():
 def test_hidden_states_that_start_at_zero_never_leave_it():
     stuck, x, *_ = learn(NegUCB(features.Linear(4), hidden=2, spread=0.0))
     free, *_ = learn(NegUCB(features.Linear(4), hidden=2))
-    assert np.abs(stuck.Theta[:, 1:]).max() == 0 and np.abs(stuck.h).max() == 0
+    assert np.abs(stuck.Theta[:, 1:]).max() == 0
+    assert np.abs(stuck.h).max() == 0
     assert np.abs(free.Theta[:, 1:]).max() > 1e-3
     assert np.abs(free.ucb(x, 0)[0] - free.ucb(x, 1)[0]).max() > 1e-3
 
@@ -174,7 +175,9 @@ def test_a_new_counterpart_leaves_the_shared_part_alone_and_needs_no_registratio
     model, x, *_ = learn(NegUCB(features.Linear(4), hidden=2))
     before = model.Theta.copy()
     mean, bonus = model.ucb(x, "someone never seen")
-    assert np.array_equal(model.Theta, before) and np.isfinite(mean).all() and (bonus > 0).all()
+    assert np.array_equal(model.Theta, before)
+    assert np.isfinite(mean).all()
+    assert (bonus > 0).all()
     assert np.abs(mean - model.phi(x) @ before[:, 0]).max() < 1.0  # near what all share
 
 
@@ -190,7 +193,8 @@ def test_initial_states_do_not_depend_on_the_order_of_arrival():
 def test_greedy_is_alpha_zero_and_a_huge_penalty_predicts_zero():
     greedy, x, *_ = learn(NegUCB(features.Linear(4), exploration="greedy"))
     zero, *_ = learn(NegUCB(features.Linear(4), alpha_theta=0.0, alpha_h=0.0))
-    assert np.array_equal(greedy.ucb(x, 0)[0], zero.ucb(x, 0)[0]) and zero.ucb(x, 0)[1].max() == 0
+    assert np.array_equal(greedy.ucb(x, 0)[0], zero.ucb(x, 0)[0])
+    assert zero.ucb(x, 0)[1].max() == 0
     flat, *_ = learn(NegUCB(features.Linear(4), lambda_theta=1e12))
     assert np.abs(flat.ucb(x, 0)[0]).max() < 1e-8
 
@@ -252,7 +256,8 @@ def test_warm_start_equals_learning_the_same_answers_then_alternating():
     warm.fit(x, g.tolist(), y, sweeps=0)
     cold, *_ = learn(NegUCB(features.Linear(4), every=10**9))
     cold.rebuild()
-    assert np.allclose(warm.Theta, cold.Theta) and np.allclose(warm.S, cold.S)
+    assert np.allclose(warm.Theta, cold.Theta)
+    assert np.allclose(warm.S, cold.S)
 
 
 @pytest.mark.parametrize(
@@ -278,7 +283,8 @@ def test_inverse_and_log_determinant():
     B = np.random.default_rng(0).normal(size=(6, 6))
     A = B @ B.T + np.eye(6)
     inv, log_det = inverse(A)
-    assert np.allclose(inv, np.linalg.inv(A)) and log_det == pytest.approx(np.linalg.slogdet(A)[1])
+    assert np.allclose(inv, np.linalg.inv(A))
+    assert log_det == pytest.approx(np.linalg.slogdet(A)[1])
     with pytest.raises(np.linalg.LinAlgError):
         inverse(-np.eye(2))
 
@@ -306,9 +312,8 @@ def test_maps_have_a_constant_and_norm_about_one(kind):
     phi = features.make(
         kind, 4, rng=np.random.default_rng(0), m=64, bound=float(np.linalg.norm(x, axis=1).max()), candidates=x
     )(x)
-    assert np.allclose(phi[:, -1], np.sqrt(0.5)) and np.linalg.norm(phi, axis=1).max() < (
-        1.15 if kind == "rff" else 1 + 1e-9
-    )
+    assert np.allclose(phi[:, -1], np.sqrt(0.5))
+    assert np.linalg.norm(phi, axis=1).max() < (1.15 if kind == "rff" else 1 + 1e-9)
 
 
 def test_median_length_of_a_known_set_and_bad_names():
@@ -322,7 +327,7 @@ def test_median_length_of_a_known_set_and_bad_names():
 
 
 def test_item_bonus_is_the_sum_over_the_items_of_the_bid():
-    model, x, *_ = learn(baselines.C2UCB(features.Linear(4), items=3, alpha=0.7))
+    model, _x, *_ = learn(baselines.C2UCB(features.Linear(4), items=3, alpha=0.7))
     row = np.array([[0.5, 0.0, 0.2, -0.1]])
     singles = [np.array([[0.5, 0, 0, -0.1]]), np.array([[0, 0, 0.2, -0.1]])]
     plain, *_ = learn(baselines.lin_ucb(features.Linear(4), alpha=0.7))
@@ -361,7 +366,8 @@ def test_neural_bonus_equals_the_gradient_norm_of_autograd():
         out = model.net(torch.from_numpy(row[None]))[0]
         out.backward()
         norm = sum((p.grad**2 / u).sum() for p, u in zip(model.net.parameters(), model.U, strict=True))
-        assert m == pytest.approx(out.item(), abs=1e-6) and b == pytest.approx(np.sqrt(norm.item() / 8), rel=1e-4)
+        assert m == pytest.approx(out.item(), abs=1e-6)
+        assert b == pytest.approx(np.sqrt(norm.item() / 8), rel=1e-4)
 
 
 def test_the_first_choice_among_ties_is_uniform():

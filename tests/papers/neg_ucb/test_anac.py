@@ -17,7 +17,8 @@ DOMAIN = """<negotiation_template><utility_space number_of_issues="2"><objective
 </objective></utility_space></negotiation_template>"""
 PROFILE = """<utility_space><reservation value="0.2"/><objective index="0" name="root">
 <issue index="1" name="size" etype="discrete"><item index="1" value="s" evaluation="5"/><item index="2" value="m" evaluation="10"/>
-<item index="3" value="l" evaluation="20"/><similarity_function><criteria_function><item index="1" value="s" evaluation="99"/></criteria_function></similarity_function></issue>
+<item index="3" value="l" evaluation="20"/><similarity_function><criteria_function>
+<item index="1" value="s" evaluation="99"/></criteria_function></similarity_function></issue>
 <issue index="2" name="colour" etype="discrete"><item index="1" value="red" evaluation="4"/><item index="2" value="blue" evaluation="1"/></issue>
 <weight index="1" value="0.75"/><weight index="2" value="0.25"/></objective><discount_factor value="0.9"/></utility_space>"""
 BOXES = """<utility_space type="nonlinear"><objective index="0" name="root">
@@ -41,14 +42,17 @@ def write(folder: Path, domain=DOMAIN, *profiles: str) -> Path:
 def test_issues_stand_in_the_order_of_their_index(tmp_path):
     domain = anac.load(write(tmp_path))
     assert [issue.name for issue in domain.issues] == ["size", "colour"]
-    assert domain.n_bids == 6 and len(list(domain.bids())) == 6 and domain.sizes == (3, 2)
+    assert domain.n_bids == 6
+    assert len(list(domain.bids())) == 6
+    assert domain.sizes == (3, 2)
 
 
 def test_linear_utility_is_weight_times_evaluation_over_the_largest(tmp_path):
     domain = anac.load(write(tmp_path))
     assert domain.utility(0, domain.bid("l", "red")) == pytest.approx(1.0)
     assert domain.utility("profile0", domain.bid("s", "blue")) == pytest.approx(0.75 * 5 / 20 + 0.25 / 4)
-    assert domain.profiles[0].reservation == 0.2 and domain.profiles[0].discount == 0.9
+    assert domain.profiles[0].reservation == 0.2
+    assert domain.profiles[0].discount == 0.9
 
 
 def test_boxes_add_up_and_bounds_are_inclusive(tmp_path):
@@ -118,10 +122,12 @@ def test_bids_outside_the_domain_are_refused(tmp_path, bid):
 def test_generated_domains_have_best_utility_one_and_blocks_in_order(sizes, seed):
     domain = anac.generate(sizes, np.random.default_rng(seed))
     bids = np.array(list(domain.bids()))
-    assert np.array_equal(domain.block(0, domain.n_bids), bids) and len(bids) == domain.n_bids
+    assert np.array_equal(domain.block(0, domain.n_bids), bids)
+    assert len(bids) == domain.n_bids
     for side in (0, 1):
         u = domain.utility(side, bids)
-        assert u.min() >= 0 and u.max() == pytest.approx(1.0)
+        assert u.min() >= 0
+        assert u.max() == pytest.approx(1.0)
 
 
 # ---- the collection --------------------------------------------------------------------------------------------------
@@ -142,7 +148,8 @@ def collection(mirror):
 @pytest.mark.parametrize("name", SIZES)
 def test_real_domain_has_its_published_size_and_profiles_that_reach_one(collection, name):
     domain = anac.load(collection / name)
-    assert domain.n_bids == SIZES[name] and len(domain.profiles) == 2
+    assert domain.n_bids == SIZES[name]
+    assert len(domain.profiles) == 2
     if domain.n_bids < 2e5:
         bids = domain.block(0, domain.n_bids)
         for side in (0, 1):
@@ -161,7 +168,8 @@ def test_pareto_frontier_of_2014_is_reached_by_no_random_bid(collection):
     domain = anac.load(collection / "y2014/10issues")
     bids = np.random.default_rng(0).integers(0, 10, (20_000, 10))
     u = np.stack([domain.utility(side, bids) for side in (0, 1)], 1)
-    assert domain.pareto.shape == (10, 2) and domain.pareto.max() == 1.0
+    assert domain.pareto.shape == (10, 2)
+    assert domain.pareto.max() == 1.0
     assert not any((u > corner + 1e-6).all(1).any() for corner in domain.pareto)
 
 

@@ -48,21 +48,24 @@ def test_features_utilities_and_probabilities_stay_in_their_ranges(name):
     for _ in range(20):
         bids = env.bids()
         x, u, q = env.features(bids), env.utility(bids), env.accept_prob(bids)
-        assert x.shape == (len(bids), env.dim) and np.linalg.norm(x, axis=1).max() <= env.bound + 1e-9
-        assert u.min() >= 0 and u.max() <= 1 and q.min() >= 0 and q.max() <= 1
-        assert float(env.utility(bids[0])) == pytest.approx(u[0]) and float(env.accept_prob(bids[0])) == pytest.approx(
-            q[0]
-        )
-        assert all(env.is_valid(bid) for bid in bids[:: max(len(bids) // 7, 1)]) and env.is_valid(
-            env.random_bids(1, np.random.default_rng(0))[0]
-        )
+        assert x.shape == (len(bids), env.dim)
+        assert np.linalg.norm(x, axis=1).max() <= env.bound + 1e-9
+        assert u.min() >= 0
+        assert u.max() <= 1
+        assert q.min() >= 0
+        assert q.max() <= 1
+        assert float(env.utility(bids[0])) == pytest.approx(u[0])
+        assert float(env.accept_prob(bids[0])) == pytest.approx(q[0])
+        assert all(env.is_valid(bid) for bid in bids[:: max(len(bids) // 7, 1)])
+        assert env.is_valid(env.random_bids(1, np.random.default_rng(0))[0])
         env.over = True
         env.reset()
 
 
 def test_number_of_divisions_is_the_product_of_counts_plus_one():
     env = environments.make("allocation_linear", contexts=np.array([[[1, 4, 1], [4, 1, 2]]]))
-    assert len(env.bids()) == 2 * 5 * 2 and len(np.unique(env.bids(), axis=0)) == 20
+    assert len(env.bids()) == 2 * 5 * 2
+    assert len(np.unique(env.bids(), axis=0)) == 20
     assert float(env.utility(np.array([0, 4, 0]))) == pytest.approx(0.6)  # keeps the book and the ball: (4 + 2)/10
 
 
@@ -74,10 +77,11 @@ def test_one_hot_is_scaled_to_norm_one():
 def test_trades_give_what_is_owned_and_take_what_is_lacked():
     env = environments.make("trading", seed=1)
     bids = env.bids()
-    assert bids[:, : env.n].sum(1).max() <= 3 and bids[:, env.n :].sum(1).max() <= 3 and (env.utility(bids) > 0).all()
-    assert set(np.flatnonzero(bids[:, : env.n].any(0))) <= set(env.gives) and set(
-        np.flatnonzero(bids[:, env.n :].any(0))
-    ) <= set(env.takes)
+    assert bids[:, : env.n].sum(1).max() <= 3
+    assert bids[:, env.n :].sum(1).max() <= 3
+    assert (env.utility(bids) > 0).all()
+    assert set(np.flatnonzero(bids[:, : env.n].any(0))) <= set(env.gives)
+    assert set(np.flatnonzero(bids[:, env.n :].any(0))) <= set(env.takes)
 
 
 def test_mood_rises_with_deals_and_falls_with_insults_only():
@@ -120,7 +124,8 @@ def test_a_negotiation_of_several_proposals_ends_with_yes_or_after_them():
     for episode in range(20):
         env.reset()
         for h in range(4):
-            assert env.rejections == h and env.context()[-1] == h / 4
+            assert env.rejections == h
+            assert env.context()[-1] == h / 4
             assert (
                 env.features(env.bids())[0, -1] == h / 4
             )  # the round number is in the context, or concession looks like noise
@@ -222,9 +227,9 @@ def test_neighbours_differ_by_one_change_and_are_valid():
     env = small("multi_issue")
     bids = env.random_bids(3, np.random.default_rng(0))
     around, owner = env.neighbours(bids)
-    assert (
-        len(around) == 3 * (2 + 1 + 3) and ((around != bids[owner]).sum(1) == 1).all() and (np.diff(owner) >= 0).all()
-    )
+    assert len(around) == 3 * (2 + 1 + 3)
+    assert ((around != bids[owner]).sum(1) == 1).all()
+    assert (np.diff(owner) >= 0).all()
     trade = small("trading", seed=2)
     around, owner = trade.neighbours(trade.bids()[:4])
     assert all(trade.is_valid(bid) for bid in around)
@@ -335,7 +340,8 @@ def test_example_lines_of_deal_or_no_deal():
     first, second, none = data.deal_outcomes(lines)
     for line in (first, second):
         assert np.dot(line["values"], line["take"]) == line["reward"]
-    assert none["reward"] is None and none["status"] == "no agreement"
+    assert none["reward"] is None
+    assert none["status"] == "no agreement"
     with pytest.raises(ValueError, match="line 1"):
         data.deal_outcomes("nonsense")
 
@@ -343,7 +349,9 @@ def test_example_lines_of_deal_or_no_deal():
 def test_generated_contexts_are_of_the_real_kind():
     contexts = data.generated_contexts()
     counts, values = contexts[:, 0], contexts[:, 1]
-    assert ((counts * values).sum(1) == 10).all() and counts.sum(1).min() == 5 and counts.sum(1).max() == 7
+    assert ((counts * values).sum(1) == 10).all()
+    assert counts.sum(1).min() == 5
+    assert counts.sum(1).max() == 7
     assert len(np.unique(counts, axis=0)) >= 28
 
 
@@ -363,7 +371,9 @@ def test_offers_with_counts_as_text_and_a_wrong_sum():
         '"responder_pref": {"Food": "Low", "Water": "High", "Firewood": "Medium"}}'
     )
     (offer,) = data.casino_offers(line)
-    assert offer.takes == (2, 3, 0) and offer.accepted and offer.preference == (3, 5, 4)
+    assert offer.takes == (2, 3, 0)
+    assert offer.accepted
+    assert offer.preference == (3, 5, 4)
     with pytest.raises(ValueError, match="line 1"):
         data.casino_offers(line.replace('"Food": "2"', '"Food": "1"'))
 
@@ -374,8 +384,10 @@ def test_a_responders_own_offer_becomes_context_of_the_next():
         data.Offer("d", 1, "b", "a", (2, 0, 1), True, (5, 4, 3), 13),
     ]
     env = environments.make("casino_replay", offers=offers)
-    assert env.x[0, 7] == 0 and env.x[1, 7] == 1  # a asked for 3 - (1, 1, 1) before b made its offer
-    assert env.x[1, 6] == pytest.approx(1 / 3) and env.x[1, 9] == pytest.approx((0 + 2 + 1) / 9)
+    assert env.x[0, 7] == 0
+    assert env.x[1, 7] == 1
+    assert env.x[1, 6] == pytest.approx(1 / 3)
+    assert env.x[1, 9] == pytest.approx((0 + 2 + 1) / 9)
 
 
 @pytest.mark.realdata
@@ -383,10 +395,12 @@ def test_real_deal_lines_and_offers_keep_their_identities():
     from common.data.registry import locate, read_text
 
     lines = data.deal_outcomes(read_text(locate("dealornodeal_data")))
-    assert len(lines) == 12_234 and sum(line["status"] == "no agreement" for line in lines) == 1_314
+    assert len(lines) == 12_234
+    assert sum(line["status"] == "no agreement" for line in lines) == 1_314
     assert len({tuple(line["counts"]) for line in lines}) == 28
     assert len(data.deal_contexts(read_text(locate("dealornodeal_val")))) == 1_087
     offers = data.casino_offers(read_text(locate("casino_offers")))
-    assert len(offers) == 1_181 and sum(offer.accepted for offer in offers) == 1_005
+    assert len(offers) == 1_181
+    assert sum(offer.accepted for offer in offers) == 1_005
     assert all(np.dot(offer.takes, offer.preference) == offer.points for offer in offers)
     assert 3 * sum(offers[0].preference) == 36

@@ -1,0 +1,172 @@
+"""The command: smoke in a process of its own, determinism, resume, bad input, and playing without a terminal."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from common.errors import Interrupted, UserError
+from common.experiment import launch
+from papers.neg_ucb import anac, environments, features, play, plots, replay, settings
+from papers.neg_ucb.acceptance import NegUCB
+from papers.neg_ucb.negotiation import Optimistic
+from tests.papers.neg_ucb.test_anac import DOMAIN, PROFILE, write
+
+TINY = ["rounds=15", "seeds=[0]", "threads=1", "device=cpu"]
+
+
+def test_smoke_runs_in_a_process_of_its_own(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "papers.neg_ucb.train", "+exp=smoke", "threads=1", f"paths.runs={tmp_path}"],
+        capture_output=True, text=True, timeout=250, cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "result: " in done.stdout
+
+
+def test_help_is_answered_without_torch():
+    code = "import sys; import papers.neg_ucb.train, papers.neg_ucb; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+
+
+def test_same_seed_gives_the_same_figures_and_another_seed_others():
+    line = [*TINY, "methods=[random,lin_ts,neg_ucb,dqn]", "tasks=[multi_issue]"]
+    first, second, other = launch("neg_ucb", line), launch("neg_ucb", line), launch("neg_ucb", [*line, "seed=1"])
+    assert first.metrics == second.metrics
+    assert first.tables == second.tables
+    assert first.metrics != other.metrics
+
+
+def test_interrupted_run_goes_on_to_the_same_figures(monkeypatch):
+    line = [*TINY, "methods=[neg_ucb,neural_ucb]", "tasks=[trading]"]
+    whole = launch("neg_ucb", line)
+    calls = 0
+    original = settings.one_round
+
+    def stopped(*args):
+        nonlocal calls
+        calls += 1
+        if calls == 20:
+            raise Interrupted(130)
+        original(*args)
+
+    monkeypatch.setattr(settings, "one_round", stopped)
+    with pytest.raises(Interrupted):
+        launch("neg_ucb", line)
+    import os
+    from pathlib import Path
+
+    folder = Path(os.environ["PAPERS_RUNS"]) / "neg_ucb" / "default" / "latest"
+    monkeypatch.setattr(settings, "one_round", original)
+    resumed = launch("neg_ucb", [f"resume={folder.resolve()}"])
+    assert resumed.metrics == whole.metrics
+    assert resumed.tables == whole.tables
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("studies=[regrets]", "did you mean regret"),
+        ("tasks=[alocation_linear]", "did you mean allocation_linear"),
+        ("methods=[neg_ubc]", "did you mean neg_ucb"),
+        ("seeds=[]", "seeds is empty"),
+        ("counterparts=0", "counterparts is 0"),
+        ("task.allocation_linear.m=0", "allocation_linear.m is 0"),
+        ("method.random.kind=psychic", "choose random, oracle"),
+        ("task.allocation_linear.search={method: guess}", "choose enumerate, local or sample"),
+    ],
+)
+def test_bad_settings_are_one_sentence(override, message):
+    methods = [] if override.startswith("methods") else ["methods=[random,neg_ucb]"]
+    with pytest.raises(UserError, match=message):
+        launch(
+            "neg_ucb",
+            [
+                "rounds=3",
+                "threads=1",
+                "device=cpu",
+                *methods,
+                *([] if override.startswith("seeds") else ["seeds=[0]"]),
+                override,
+            ],
+        )
+
+
+def test_bad_domain_of_ones_own_is_one_sentence(tmp_path):
+    write(tmp_path, DOMAIN, PROFILE.replace('value="0.75"', 'value="0.7"'), PROFILE)
+    line = [*TINY, "tasks=[multi_issue]", "methods=[random]", f"task.multi_issue.domain='{tmp_path}'"]
+    with pytest.raises(UserError, match=r"weights sum to 0\.95"):
+        launch("neg_ucb", line)
+    write(tmp_path, DOMAIN, PROFILE.replace('value="0.75"', 'value="0.751"'), PROFILE)
+    result = launch("neg_ucb", line)
+    assert any("renormalised" in note for note in result.notes)
+
+
+def test_play_without_a_terminal_is_refused(monkeypatch):
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: False, raising=False)
+    with pytest.raises(UserError, match="terminal"):
+        launch("neg_ucb", ["+exp=play", "threads=1", "device=cpu"])
+
+
+def test_a_person_who_plays_is_heard():
+    env = environments.make("multi_issue", domain=anac.generate([2, 2], np.random.default_rng(0)))
+    policy = Optimistic(NegUCB(features.Linear(env.dim), hidden=2), np.random.default_rng(0))
+    replies, said = iter(["y", "what?", "n", "q"]), []
+    rows = play.converse(env, policy, 10, lambda prompt: next(replies), said.append)
+    assert [row["answer"] for row in rows] == [1, 0]
+    assert len(said) == 4
+    assert policy.model.rounds == 2
+    assert "issue 1: option" in said[1]
+
+
+def test_dry_run_estimates_and_runs_nothing():
+    result = launch("neg_ucb", ["+exp=full", "run.dry=true", "threads=1", "device=cpu"])
+    assert result.metrics["params"] == 257 * 6
+    assert result.metrics["memory_gb"] < 1
+    assert result.metrics["hours"] > 1
+
+
+def test_generated_data_are_said_to_be():
+    result = launch("neg_ucb", [*TINY, "methods=[random]"])
+    assert result.data["dealornodeal_val"]["source"] == "synthetic"
+    assert any("not here" in note for note in result.notes)
+
+
+# ---- replay ----------------------------------------------------------------------------------------------------------
+
+
+def test_scores_of_known_predictions():
+    y = np.array([1, 0, 1, 1, 0, 1.0])
+    assert replay.log_loss(0.5, y) == pytest.approx(np.log(2))
+    assert replay.auc(y, y) == 1
+    assert replay.auc(-y, y) == 0
+    assert replay.auc(np.zeros(6), y) == 0.5
+    assert replay.running_base_rate(np.array([1.0, 1.0])) == pytest.approx([1 / 2, 2 / 3])
+    assert replay.scores(np.full(6, y.mean()), y)["gain"] == pytest.approx(0)
+
+
+def test_replay_predicts_before_it_learns():
+    env = environments.make("casino_replay")
+    seen = []
+
+    class Spy(NegUCB):
+        def ucb(self, x, g):
+            seen.append(("predict", self.rounds))
+            return super().ucb(x, g)
+
+    kept = replay.predict_then_update(env, Spy(features.Linear(env.dim, env.bound), hidden=0))
+    assert [n for _, n in seen] == list(range(len(kept["y"])))
+    assert len(kept["y"]) == len(env.offers)
+    assert kept["y"].tolist() == [float(offer.accepted) for offer in env.offers]
+
+
+def test_figures_are_drawn():
+    import matplotlib.pyplot as plt
+
+    rng = np.random.default_rng(0)
+    plots.regret({"random": rng.random((3, 50)).cumsum(1), "neg_ucb": rng.random((3, 50)).cumsum(1)}, "a_task")
+    plots.clusters(rng.normal(size=(6, 2)), np.array([0, 1, 0, 1, 0, 1]))
+    plots.casino({"model": {"q": rng.random(40), "y": (rng.random(40) < 0.7).astype(float)}})
+    assert len(plt.get_fignums()) == 3
+    plt.close("all")
