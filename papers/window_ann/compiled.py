@@ -35,20 +35,14 @@ def _cache_folder() -> str:
 CACHE = _cache_folder()
 
 
-def jit(function: Callable | None = None, *, inline: bool = False) -> Any:
-    """Compile `function` on its first call for each type of arguments. Cached; compiled anew where no cache can be written.
-
-    inline: for small functions that take a Layout or Costs: counting the references of their arrays costs more than they do.
-    """
-    if function is None:
-        return lambda function: jit(function, inline=inline)
-    options = {"nogil": True, "fastmath": FAST, "error_model": "numpy", "forceinline": inline}
+def jit(function: Callable) -> Any:
+    """Compile `function` on its first call for each type of arguments. Cached; compiled anew where no cache can be written."""
     before = numba.config.CACHE_DIR  # type: ignore[attr-defined]
     numba.config.CACHE_DIR = CACHE  # type: ignore[attr-defined]  # where it cannot be written numba goes on to the user's own
     try:
-        return numba.njit(function, cache=True, **options)
+        return numba.njit(function, nogil=True, fastmath=FAST, error_model="numpy", cache=True)
     except (RuntimeError, OSError):
-        return numba.njit(function, **options)
+        return numba.njit(function, nogil=True, fastmath=FAST, error_model="numpy")
     finally:
         numba.config.CACHE_DIR = before  # type: ignore[attr-defined]
 

@@ -80,7 +80,7 @@ def piece_room(tree_rows: int, beta: int) -> int:
     return 3 * (2 * beta * tree_rows + 2)
 
 
-@jit(inline=True)
+@jit
 def add(pieces, count, node, lo, hi, beam, multiply):
     if lo < hi:
         pieces[count, 0] = node
@@ -92,7 +92,7 @@ def add(pieces, count, node, lo, hi, beam, multiply):
     return count
 
 
-@jit(inline=True)
+@jit
 def plan_tree(layout, s, e, options, pieces, count):
     """(a) Algorithm 2: maximal nodes inside the window, unfiltered, and a scan of the two ragged ends."""
     nodes = np.empty(len(pieces), np.int64)
@@ -104,7 +104,7 @@ def plan_tree(layout, s, e, options, pieces, count):
     return add(pieces, count, SCAN, right, e, 0, 0)
 
 
-@jit(inline=True)
+@jit
 def plan_optimized(layout, s, e, options, pieces, count):
     """(b) Optimized postfiltering: the smallest tree node that contains the window; tiny windows by tree search."""
     w = e - s
@@ -117,7 +117,7 @@ def plan_optimized(layout, s, e, options, pieces, count):
     return add(pieces, count, node, s, e, options.beam, options.multiply)
 
 
-@jit(inline=True)
+@jit
 def plan_three_split(layout, s, e, options, pieces, count):
     """(c) Three-split: the largest nodes inside the window, unfiltered; the two remainders by (b). No such node: tree."""
     row, i, j = find_center(layout.offsets, layout.first, s, e)
@@ -133,7 +133,7 @@ def plan_three_split(layout, s, e, options, pieces, count):
     return count
 
 
-@jit(inline=True)
+@jit
 def plan_super(layout, s, e, options, pieces, count):
     """(d) Super-postfiltering: the smallest overlapping bucket around the window; tiny windows are scanned, as in (b)."""
     if 4 * (e - s) < layout.cutoff[0]:
@@ -160,7 +160,7 @@ def plan_single(layout, method, s, e, options, pieces):
     return plan_super(layout, s, e, options, pieces, 0)
 
 
-@jit(inline=True)
+@jit
 def lookup(table, costs, x, y):
     """Bilinear in (log2 size, log2 blowup), clamped in size; beyond the last blowup the value doubles as the blowup does."""
     i = 0
@@ -181,7 +181,7 @@ def lookup(table, costs, x, y):
     return (1 - b) * low + b * high + beyond
 
 
-@jit(inline=True)
+@jit
 def piece_cost(layout, costs, node, lo, hi):
     """(cost, log2 beam) of answering [lo, hi) on a node, by what was measured; a scan costs hi - lo, with beam 0."""
     w = np.float64(hi - lo)
@@ -195,7 +195,7 @@ def piece_cost(layout, costs, node, lo, hi):
     return cost, lookup(costs.beam, costs, x, y)
 
 
-@jit(inline=True)
+@jit
 def price(layout, costs, pieces, count, limit):
     """What a plan will cost when each of its pieces is done the cheaper way; stops counting at `limit`."""
     total = 0.0

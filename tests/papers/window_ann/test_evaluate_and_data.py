@@ -4,7 +4,7 @@ import gzip
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from common.errors import UserError
@@ -22,6 +22,7 @@ def test_recall_divides_by_the_smaller_of_k_and_the_window():
     assert evaluate.recall(np.full((1, 3), -1), np.full((1, 3), -1)) == 1.0
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=20))
 def test_the_front_is_exactly_the_points_nobody_beats(points):
     front = evaluate.pareto(points)
@@ -71,6 +72,7 @@ def test_truth_is_the_definition_with_ties_and_small_windows():
         assert (ids[i][len(best) :] == -1).all()
 
 
+@settings(deadline=None)
 @given(st.integers(1, 6), st.integers(1, 9), st.booleans(), st.booleans())
 def test_vector_files_come_back_as_written(tmp_path_factory, n, d, floats, zipped):
     rng = np.random.default_rng(n * 10 + d)

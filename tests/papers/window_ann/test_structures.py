@@ -14,6 +14,7 @@ trees = st.builds(
 )
 
 
+@settings(deadline=None)
 @given(trees)
 def test_every_row_partitions_all_ranks_into_beta_to_the_row_buckets_of_nearly_one_size(tree):
     for r in range(tree.rows):
@@ -27,12 +28,14 @@ def test_every_row_partitions_all_ranks_into_beta_to_the_row_buckets_of_nearly_o
         assert sizes.min() >= 1
 
 
+@settings(deadline=None)
 @given(trees)
 def test_children_of_a_bucket_are_its_beta_parts_in_the_next_row(tree):
     for r in range(tree.rows - 1):
         assert np.array_equal(tree.row(r + 1)[:: tree.beta], tree.row(r))
 
 
+@settings(deadline=None)
 @given(trees)
 def test_the_number_of_rows_has_a_closed_form(tree):
     r = 0
@@ -48,6 +51,7 @@ def test_a_million_points_make_eleven_rows_and_2047_nodes():
     assert [int(np.diff(Tree(10_000, 2, 1000).row(r))[0]) for r in range(5)] == [10000, 5000, 2500, 1250, 625]
 
 
+@settings(deadline=None)
 @given(trees)
 def test_node_numbers_go_row_by_row(tree):
     numbers = [tree.node(r, j) for r in range(tree.rows) for j in range(tree.beta**r)]
@@ -126,7 +130,7 @@ overlapping = st.builds(
 )
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(overlapping)
 def test_every_window_lies_in_the_bucket_chosen_and_in_no_lower_row(rows):
     buckets = rows.buckets()
@@ -140,7 +144,7 @@ def test_every_window_lies_in_the_bucket_chosen_and_in_no_lower_row(rows):
             assert not ((lower[:, 0] <= s) & (e <= lower[:, 1])).any()
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(overlapping)
 def test_a_row_contains_every_window_up_to_its_size_less_its_shift_plus_one(rows):
     buckets = rows.buckets()

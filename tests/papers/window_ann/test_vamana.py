@@ -37,6 +37,7 @@ def reachable(graph):
 # ---- candidates ------------------------------------------------------------------------------------------------------
 
 
+@settings(deadline=None)
 @given(st.floats(0, 2.0**100, width=32), st.integers(0, 2**30))
 def test_a_key_gives_back_its_distance_and_id(distance, i):
     key = as_key(np.float32(distance), i)
@@ -44,6 +45,7 @@ def test_a_key_gives_back_its_distance_and_id(distance, i):
     assert key_id(key) == i
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.floats(0, 9, width=32), st.integers(0, 50)), unique=True, max_size=30), st.integers(1, 10))
 def test_insertion_keeps_the_smallest_by_distance_then_id(pairs, capacity):
     keys, size = np.empty(capacity + 1, np.uint64), 0
@@ -73,7 +75,7 @@ def test_alpha_acts_on_true_distances():
     assert prune(X, 0, 2, 1.84) == [1, 2]  # 1.84 * 1.2 = 2.21 > 2.2; on squared ones it would still hide (2.65 <= 4.84)
 
 
-@settings(max_examples=30)
+@settings(max_examples=30, deadline=None)
 @given(st.integers(0, 10_000), st.floats(1.0, 2.0), st.integers(1, 12))
 def test_no_kept_point_hides_a_later_one_and_the_degree_is_bounded(seed, alpha, R):
     X = cloud(30, 4, seed)

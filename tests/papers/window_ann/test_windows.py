@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from papers.window_ann.windows import CLOSED, as_labels, disjoint, rank_interval
@@ -21,6 +21,7 @@ def members(labels, lo, hi, closed):
     return [x for x in labels.tolist() if INSIDE[closed](x, lo, hi)]
 
 
+@settings(deadline=None)
 @given(
     st.lists(small, max_size=12),
     bound,
@@ -117,6 +118,7 @@ def test_numbers_are_no_bounds_of_dates():
         rank_interval(np.array(["2020-01-01"], "M8[D]"), 3, 4)
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20)), min_size=1, max_size=6))
 def test_a_union_becomes_disjoint_intervals_with_the_same_points(pairs):
     s = np.array([[min(p) for p in pairs]])
