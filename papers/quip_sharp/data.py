@@ -97,11 +97,17 @@ def random_documents(documents: list[str], tokenizer: Any, context: int, n: int,
     return torch.stack(found)
 
 
-def texts(name: str, split: str, run: Run) -> list[str]:
+def sequences(name: str, tokenizer: Any, context: int, n: int, seed: int = 0) -> Tensor:
+    """(n, context) int64 calibration sequences from a corpus of `texts`, without a run."""
+    return random_windows(texts(name, "train"), tokenizer, context, n, torch.Generator().manual_seed(seed))
+
+
+def texts(name: str, split: str, run: Run | None = None) -> list[str]:
     """The documents of a named corpus, or of a .txt (one document) or .jsonl file (field `text` of each line)."""
     if name == "stdlib":
         corpus = stdlib.load()
-        run.data["stdlib"] = corpus.record
+        if run is not None:
+            run.data["stdlib"] = corpus.record
         return list((corpus.train if split == "train" else corpus.test).values())
     if name == "wikitext2":
         path = registry.locate("wikitext2_valid" if split == "train" else "wikitext2_test", run=run)
@@ -114,7 +120,8 @@ def texts(name: str, split: str, run: Run) -> list[str]:
             raise UserError(
                 f"no text at {name!r}: choose stdlib, wikitext2, a registry entry, or a .txt or .jsonl file"
             )
-        run.record_data(path.name, "real", path.absolute(), registry.sha256_of_content(path))
+        if run is not None:
+            run.record_data(path.name, "real", path.absolute(), registry.sha256_of_content(path))
     content = registry.read_text(path)
     if not {".jsonl", ".json"}.intersection(path.suffixes):
         return [content]

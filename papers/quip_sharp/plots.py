@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import matplotlib.pyplot as plt
+from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
+from torch.nn.functional import max_pool2d
 
 LABELS = {
     "fp": "unquantised",
@@ -41,23 +43,23 @@ def perplexity(rows: Sequence[Mapping[str, Any]], context: int) -> Figure:
 
 
 def incoherence(W: Tensor, H: Tensor, W_tilde: Tensor, H_tilde: Tensor) -> Figure:
-    """A weight and its Hessian before and after the randomised Hadamard transform, each on its own scale."""
-    figure, axes = plt.subplots(2, 2, figsize=(7, 6), layout="constrained")
-    titles = ("weight W", "rotated: U W Vᵀ"), ("|H|, log scale", "rotated: |V H Vᵀ|, log scale")
-    for axis, matrix, title in zip(axes[0], (W, W_tilde), titles[0], strict=True):
-        limit = W.abs().max().item() / 3
-        image = axis.imshow(matrix.numpy(), cmap="RdBu", vmin=-limit, vmax=limit, aspect="auto", interpolation="none")
-        axis.set_title(f"{title}\nlargest entry {matrix.abs().max() / matrix.square().mean().sqrt():.0f} × rms")
-        axis.set(xlabel="input", ylabel="output")
-    figure.colorbar(image, ax=axes[0], label="entry")
-    for axis, matrix, title in zip(axes[1], (H, H_tilde), titles[1], strict=True):
-        logs = matrix.abs().clamp(min=1e-4).log10().numpy()
-        image = axis.imshow(logs, cmap="viridis", vmin=-4, vmax=2, interpolation="none")
-        axis.set_title(
-            f"{title}\nlargest diagonal entry {matrix.diagonal().max() / matrix.diagonal().mean():.0f} × mean"
+    """Size of the entries of a weight and its Hessian before and after the randomised Hadamard transform."""
+    figure, axes = plt.subplots(2, 2, figsize=(8, 6), layout="constrained")
+    parts = [(("weight W", W), ("rotated, U W Vᵀ", W_tilde)), (("Hessian H", H), ("rotated, V H Vᵀ", H_tilde))]
+    for row, pair, ylabel in zip(axes, parts, ("output", "input"), strict=True):
+        images = []
+        for axis, (title, matrix) in zip(row, pair, strict=True):
+            relative = matrix.abs() / matrix.square().mean().sqrt()
+            pooled = max_pool2d(relative[None].float(), 8)[0]  # outliers survive the pooling
+            extent = (0, matrix.shape[1], matrix.shape[0], 0)
+            images.append(
+                axis.imshow(pooled.numpy(), cmap="magma", norm=LogNorm(0.3, 30), extent=extent, aspect="auto")
+            )
+            axis.set_title(f"{title}: largest entry {relative.max():.0f} × rms")
+            axis.set(xlabel="input", ylabel=ylabel)
+        figure.colorbar(
+            images[-1], ax=row, label="largest |entry| / rms\nin each tile", ticks=[0.3, 1, 3, 10, 30], format="{x:g}"
         )
-        axis.set(xlabel="input", ylabel="input")
-    figure.colorbar(image, ax=axes[1], label="log₁₀ |entry|")
     return figure
 
 

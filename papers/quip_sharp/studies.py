@@ -76,22 +76,28 @@ def study_gaussian(cfg: Any, run: Run) -> None:
 
 def study_layers(cfg: Any, run: Run) -> None:
     """E3: relative proxy error of every method, ablations included, on the synthetic layer; means over seeds."""
+    plan = [
+        (method, method, bits, None)
+        for method in cfg.methods
+        for bits in cfg.bits
+        if bits in widths(method) and (bits == 2 or method not in cfg.two_bits_only)
+    ]
+    if "quip_sharp_no_e8" in cfg.methods and 2 in cfg.bits:
+        plan.append(("quip_sharp_no_e8_wide", "quip_sharp_no_e8", 2, cfg.wide))
     rows: list[dict] = []
-    pairs = [(method, bits) for method in cfg.methods for bits in cfg.bits if bits in widths(method)]
-    for method, bits in run.progress(pairs, "layers"):
-        if method in cfg.two_bits_only and bits != 2:
-            continue
+    for name, method, bits, rho in run.progress(plan, "layers"):
 
-        def errors(method: str = method, bits: int = bits) -> list[float]:
+        def errors(method: str = method, bits: int = bits, rho: float | None = rho) -> list[float]:
+            layers = [synthetic.layer(cfg.m, cfg.n, seed) for seed in cfg.seeds]
             return [
-                quantize_linear(*synthetic.layer(cfg.m, cfg.n, seed), method, bits, seed).proxy_error
-                for seed in cfg.seeds
+                quantize_linear(W, H, method, bits, seed, rho=rho).proxy_error
+                for seed, (W, H) in zip(cfg.seeds, layers, strict=True)
             ]
 
-        found = run.stage(f"layers-{method}{bits}", errors)
+        found = run.stage(f"layers-{name}{bits}", errors)
         each = {f"seed {seed}": value for seed, value in zip(cfg.seeds, found, strict=True)}
-        rows.append({"method": method, "bits": bits, "proxy_error": mean(found), **each})
-        run.log({f"layers.{method}{bits}": mean(found)})
+        rows.append({"method": name, "bits": bits, "proxy_error": mean(found), **each})
+        run.log({f"layers.{name}{bits}": mean(found)})
     run.table("layers", rows)
     run.log(layer_ratios({(row["method"], row["bits"]): row["proxy_error"] for row in rows}))
 
@@ -101,18 +107,13 @@ def layer_ratios(error: dict[tuple[str, int], float]) -> dict[str, float]:
     found = {}
     for bits in (2, 3, 4):
         ours = error.get(("quip_sharp", bits))
-        for method in (
-            "quip_sharp_no_rht",
-            "quip_sharp_no_e8",
-            "quip_sharp_d4",
-            "quip_sharp_no_ldlq",
-            "quip_sharp_rfft",
-        ):
-            if ours and (method, bits) in error:
-                found[f"layers.ratio.{method.removeprefix('quip_sharp_')}{bits}"] = error[method, bits] / ours
-        for method in ("quip", "gptq", "rtn"):
-            if ours and (method, bits) in error:
-                found[f"layers.ratio.over_{method}{bits}"] = ours / error[method, bits]
+        for (method, width), value in error.items():
+            if ours is None or width != bits or method == "quip_sharp":
+                continue
+            if method.startswith("quip_sharp_"):
+                found[f"layers.ratio.{method.removeprefix('quip_sharp_')}{bits}"] = value / ours
+            else:
+                found[f"layers.ratio.over_{method}{bits}"] = ours / value
     if "layers.ratio.rfft2" in found:
         found["layers.rfft_distance"] = max(abs(v - 1) for k, v in found.items() if k.startswith("layers.ratio.rfft"))
     return found
