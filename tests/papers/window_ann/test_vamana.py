@@ -40,7 +40,7 @@ def reachable(graph):
 @settings(deadline=None)
 @given(st.floats(0, 2.0**100, width=32), st.integers(0, 2**30))
 def test_a_key_gives_back_its_distance_and_id(distance, i):
-    key = as_key(np.float32(distance), i)
+    key = np.uint64(as_key(np.float32(distance), i))
     assert key_distance(key) == np.float32(distance)
     assert key_id(key) == i
 
@@ -50,7 +50,7 @@ def test_a_key_gives_back_its_distance_and_id(distance, i):
 def test_insertion_keeps_the_smallest_by_distance_then_id(pairs, capacity):
     keys, size = np.empty(capacity + 1, np.uint64), 0
     for distance, i in pairs:
-        size, _ = insert(keys, size, capacity, as_key(np.float32(distance), i))
+        size, _ = insert(keys, size, capacity, np.uint64(as_key(np.float32(distance), i)))
     assert [(float(key_distance(k)), int(key_id(k))) for k in keys[:size]] == sorted(pairs)[:capacity]
 
 
