@@ -1,0 +1,302 @@
+"""Series and windows: the benchmark's CSV layout, its splits, standardisation on training rows, and a synthetic stand-in.
+
+A window is T_c rows of context followed by T_p rows to predict, stride 1 unless asked otherwise. Every window of a
+segment is used: nothing is shuffled away or dropped at evaluation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from common.errors import UserError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from common.run import Run
+
+SEGMENTS = ("train", "val", "test")
+ETT_MONTH = 30 * 24  # hours
+
+
+@dataclass
+class Series:
+    """A table of values as it was read. values: (n, C) float64, in the units of the file."""
+
+    name: str
+    values: NDArray[np.float64]
+    dates: pd.DatetimeIndex
+    columns: list[str]
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def rows_per_hour(self) -> float:
+        return 3600.0 / (self.dates[1] - self.dates[0]).total_seconds()
+
+
+@dataclass
+class Windows:
+    """The windows of one segment. values: (n, C) float32 standardised; marks: (n, d_m); starts: (N,) first context rows."""
+
+    values: Tensor
+    marks: Tensor
+    starts: Tensor
+    context: int
+    label: int
+    horizon: int
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def batch(self, index: Tensor) -> dict[str, Tensor]:
+        """x (B, T_c, C), y (B, T_p, C), x_mark (B, T_c, d_m), y_mark (B, T_l + T_p, d_m) of the windows `index` (B,)."""
+        rows = self.starts[index, None] + torch.arange(self.context + self.horizon)  # (B, T_c + T_p)
+        values, marks = self.values[rows], self.marks[rows]
+        return {
+            "x": values[:, : self.context],
+            "y": values[:, self.context :],
+            "x_mark": marks[:, : self.context],
+            "y_mark": marks[:, self.context - self.label :],
+        }
+
+    def batches(self, size: int) -> Iterator[dict[str, Tensor]]:
+        """All windows in order, the last batch as short as it comes."""
+        for index in torch.arange(len(self)).split(size):
+            yield self.batch(index)
+
+
+@dataclass
+class Dataset:
+    """The three segments of a series, standardised by the training rows' mean and deviation (C,)."""
+
+    name: str
+    columns: list[str]
+    mean: NDArray[np.float64]
+    std: NDArray[np.float64]
+    segments: dict[str, Windows]
+    sha: str
+
+    @property
+    def channels(self) -> int:
+        return len(self.columns)
+
+    @property
+    def mark_width(self) -> int:
+        return self.segments["train"].marks.shape[1]
+
+
+# ---- from a config to a data set -------------------------------------------------------------------------------------
+
+
+def load(cfg: Any, run: Run, *, context: int, label: int, horizon: int) -> Dataset:
+    """The data set that `cfg` (the config's `data`) names. Raises UserError for what a user can fix."""
+    import hashlib
+
+    series = _series(cfg, run)
+    for note in series.notes:
+        run.note(note)
+    borders = split(series, cfg.split, context)
+    for name, (first, end) in borders.items():
+        if end - first < context + horizon:
+            raise UserError(
+                f"the {name} segment of {series.name} has {end - first} rows, and a window takes {context} + {horizon}: "
+                f"give a longer file, or lower context and horizon"
+            )
+    standard, mean, std = standardise(series, borders["train"][1])
+    marks = torch.as_tensor(time_marks(series.dates, cfg.freq), dtype=torch.float32)
+    values = torch.as_tensor(standard, dtype=torch.float32)
+    segments = {}
+    for name, (first, end) in borders.items():
+        starts = torch.arange(first, end - context - horizon + 1, int(cfg.stride[name]))
+        segments[name] = Windows(values, marks, starts, context, min(label, context), horizon)
+    sha = hashlib.sha256(np.ascontiguousarray(series.values).tobytes()).hexdigest()
+    return Dataset(series.name, series.columns, mean, std, segments, sha)
+
+
+def _series(cfg: Any, run: Run) -> Series:
+    if cfg.path is not None:
+        from common.files import sha256_of
+
+        path = Path(cfg.path).expanduser()
+        if not path.is_file():
+            raise UserError(f"there is no file {path}: give data.path the CSV to learn from")
+        run.record_data(path.stem, "real", path.absolute(), sha256_of(path))
+        return read_csv(path, cfg)
+    if cfg.name == "synthetic":
+        series, _ = synthetic(cfg.rows, cfg.channels, run.rng("synthetic").numpy)
+        run.record_data("synthetic", "synthetic", "papers.loss_shaping.data.synthetic", None)
+        return series
+    from common.data.registry import locate
+
+    return read_csv(locate(cfg.name, run=run), cfg, name=cfg.name)
+
+
+def read_csv(path: Path, cfg: Any, name: str | None = None) -> Series:
+    """A CSV (or .csv.gz) with a date column and value columns. cfg: date, drop, missing (error | ffill), irregular (error | keep).
+
+    Raises UserError naming the column, the row and the way out, for gaps, text among the numbers and dates out of order.
+    """
+    import pandas as pd
+
+    try:
+        table = pd.read_csv(path, compression="gzip" if path.suffix == ".gz" else None, skipinitialspace=True)
+    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not a CSV ({str(error).splitlines()[0]}): give a table with a header") from None
+    if cfg.date not in table.columns:
+        raise UserError(f"{path} has no column {cfg.date!r}: name the one with the dates, data.date={table.columns[0]}")
+    dates = _dates(table.pop(cfg.date), path, cfg)
+    if absent := [column for column in cfg.drop if column not in table.columns]:
+        raise UserError(f"data.drop names {absent[0]!r}, which is not among {', '.join(map(str, table.columns))}")
+    table = table.drop(columns=list(cfg.drop))
+    if table.empty:
+        raise UserError(f"{path} has no value columns besides {cfg.date!r}: give at least one")
+    for column in table.columns:
+        if not pd.api.types.is_numeric_dtype(table[column]) or pd.api.types.is_bool_dtype(table[column]):
+            raise UserError(f"column {column!r} of {path} is not numeric: leave it out with data.drop=[{column}]")
+    notes = []
+    values = table.to_numpy(dtype=np.float64)
+    gaps = ~np.isfinite(values)
+    if gaps.any():
+        row, column = np.argwhere(gaps)[0]
+        where = f"{int(gaps.sum())} missing values, the first in column {table.columns[column]!r}, row {row + 1}"
+        if cfg.missing != "ffill":
+            raise UserError(f"{path} has {where}: fill them, or carry the last value on with data.missing=ffill")
+        table = table.mask(gaps).ffill()
+        values = table.to_numpy(dtype=np.float64)
+        if not np.isfinite(values).all():
+            raise UserError(f"{path} has {where}, with nothing before it to carry on: cut the first rows")
+        notes.append(f"{path.name}: {int(gaps.sum())} missing values took the value before them")
+    if cfg.irregular == "keep" and not _regular(dates):
+        notes.append(f"{path.name}: dates are not evenly spaced; windows count rows, not hours")
+    return Series(name or path.stem, values, dates, [str(column) for column in table.columns], notes)
+
+
+def _dates(column: pd.Series, path: Path, cfg: Any) -> pd.DatetimeIndex:
+    import pandas as pd
+
+    parsed = pd.to_datetime(column, errors="coerce", format="mixed")
+    if parsed.isna().any():
+        row = int(parsed.isna().to_numpy().argmax())
+        raise UserError(f"{path}, row {row + 1}: {column.iloc[row]!r} is not a date; write it as 2024-01-31 13:00:00")
+    dates = pd.DatetimeIndex(parsed)
+    if len(dates) < 3:
+        raise UserError(f"{path} has {len(dates)} rows: give a longer series")
+    steps = dates[1:] - dates[:-1]
+    if (steps <= pd.Timedelta(0)).any():
+        row = int((steps <= pd.Timedelta(0)).argmax()) + 2
+        raise UserError(f"{path} is not in order of time: row {row} ({dates[row - 1]}) does not come after the one before; sort it and drop duplicates")  # fmt: skip
+    if cfg.irregular != "keep" and not _regular(dates):
+        row = int((steps != steps[0]).argmax()) + 2
+        raise UserError(f"{path} is not evenly spaced: row {row} comes {steps[row - 2]} after the one before, others {steps[0]}; "
+                        f"resample it, or take rows as they are with data.irregular=keep")  # fmt: skip
+    return dates
+
+
+def _regular(dates: pd.DatetimeIndex) -> bool:
+    """Evenly spaced, or on one calendar beat (month ends, say)."""
+    import pandas as pd
+
+    steps = dates[1:] - dates[:-1]
+    return bool((steps == steps[0]).all()) or pd.infer_freq(dates) is not None
+
+
+# ---- splits and scales -----------------------------------------------------------------------------------------------
+
+
+def split(series: Series, rule: str, context: int) -> dict[str, tuple[int, int]]:
+    """(first row, end) of each segment. Validation and test begin T_c rows early, so that each of their rows is a target.
+
+    ratio: 0.7 / rest / 0.2 of the rows, the paper's rule for every file. ett: months of 30 days, 12 / 4 / 4.
+    """
+    n = len(series.values)
+    if rule == "ratio":
+        train, test = int(n * 0.7), int(n * 0.2)
+        ends = (train, n - test, n)
+    elif rule == "ett":
+        month = round(ETT_MONTH * series.rows_per_hour)
+        ends = (12 * month, 16 * month, 20 * month)
+        if n < ends[-1]:
+            raise UserError(f"data.split=ett takes 20 months of 30 days, {ends[-1]} rows here, and {series.name} has {n}: use data.split=ratio")  # fmt: skip
+    else:
+        raise UserError(f"data.split is {rule!r}: use ratio (7:1:2) or ett (12/4/4 months)")
+    return {
+        "train": (0, ends[0]),
+        "val": (max(0, ends[0] - context), ends[1]),
+        "test": (max(0, ends[1] - context), ends[2]),
+    }
+
+
+def standardise(series: Series, train_rows: int) -> tuple[NDArray, NDArray, NDArray]:
+    """Values as z-scores by the mean and population deviation of the first `train_rows` rows; returns them, mean, std."""
+    train = series.values[:train_rows]
+    mean, std = train.mean(0), train.std(0)
+    if flat := [column for column, s in zip(series.columns, std, strict=True) if not s > 0]:
+        raise UserError(f"column {flat[0]!r} of {series.name} is constant over the {train_rows} training rows: leave it out with data.drop=[{','.join(flat)}]")  # fmt: skip
+    return (series.values - mean) / std, mean, std
+
+
+def time_marks(dates: pd.DatetimeIndex, freq: str) -> NDArray[np.float64]:
+    """Calendar features scaled to [-1/2, 1/2]: (n, d_m). h: hour, weekday, day, day of year; t: minute before them; d, w: fewer.
+
+    w has day of month and week of year.
+    """
+    features = {
+        "minute": lambda: dates.minute / 59.0,
+        "hour": lambda: dates.hour / 23.0,
+        "weekday": lambda: dates.dayofweek / 6.0,
+        "day": lambda: (dates.day - 1) / 30.0,
+        "yearday": lambda: (dates.dayofyear - 1) / 365.0,
+        "week": lambda: (dates.isocalendar().week.to_numpy(dtype=float) - 1) / 52.0,
+    }
+    used = {
+        "t": ("minute", "hour", "weekday", "day", "yearday"),
+        "h": ("hour", "weekday", "day", "yearday"),
+        "d": ("weekday", "day", "yearday"),
+        "w": ("day", "week"),
+    }
+    if freq not in used:
+        raise UserError(f"data.freq is {freq!r}: use {', '.join(used)}")
+    return np.stack([np.asarray(features[name](), dtype=float) - 0.5 for name in used[freq]], axis=1)
+
+
+# ---- the synthetic stand-in ------------------------------------------------------------------------------------------
+
+PERIODS = (24, 168)
+MEMORY, SHOCK, NOISE = 0.98, 0.2, 0.1  # AR(1) coefficient, deviation of its innovations, of the independent noise
+
+
+def synthetic(rows: int, channels: int, rng: np.random.Generator) -> tuple[Series, NDArray[np.float64]]:
+    """Two seasons a channel, a rank-2 AR(1) that channels share, and noise. Returns the series and the loadings (C, 2).
+
+    What is predictable fades as 0.98^i, so the least error of step i is known: see `synthetic_floor`.
+    """
+    import pandas as pd
+    from scipy.signal import lfilter
+
+    t = np.arange(rows)[:, None]
+    seasons = sum(
+        rng.uniform(0.3, 1.0, channels) * np.sin(2 * np.pi * t / P + rng.uniform(0, 2 * np.pi, channels))
+        for P in PERIODS
+    )
+    loading = rng.normal(size=(channels, 2))
+    start = rng.normal(size=2) * SHOCK / np.sqrt(1 - MEMORY**2)  # stationary from the first row
+    shocks = rng.normal(size=(rows, 2)) * SHOCK
+    state, _ = lfilter([1.0], [1.0, -MEMORY], shocks, axis=0, zi=(MEMORY * start)[None])
+    values = seasons + state @ loading.T + NOISE * rng.normal(size=(rows, channels))
+    dates = pd.date_range("2020-01-01", periods=rows, freq="h")
+    return Series("synthetic", values, dates, [f"v{c + 1}" for c in range(channels)]), loading
+
+
+def synthetic_floor(loading: NDArray, std: NDArray, horizon: int) -> NDArray[np.float64]:
+    """The least mean squared error at step i = 1..T for one who knows the law and the state, standardised units: (T,)."""
+    i = np.arange(1, horizon + 1)[:, None]
+    spread = SHOCK**2 * (1 - MEMORY ** (2 * i)) / (1 - MEMORY**2)  # of each AR(1) after i steps
+    return ((spread * (loading**2).sum(1) + NOISE**2) / std**2).mean(1)

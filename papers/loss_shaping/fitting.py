@@ -1,0 +1,155 @@
+"""One training: batches, validation after each epoch, the checkpoint to report, and profiles over every window."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from papers.loss_shaping.data import Dataset, Windows
+from papers.loss_shaping.forecasters import Shape, build_forecaster
+from papers.loss_shaping.shaping import ConstrainedTraining, WindowLosses, predict
+
+if TYPE_CHECKING:
+    from common.run import Run
+
+Fitted = dict[str, Any]  # see `fit`
+
+
+def lr_factor(cfg: Any) -> Callable[[int], float]:
+    """Epoch (from 0) -> factor of the learning rate. type1, the benchmark's: 1, 1, then halved at each epoch."""
+    kinds: dict[str, Callable[[int], float]] = {
+        "constant": lambda epoch: 1.0,
+        "exponential": lambda epoch: cfg.decay**epoch,
+        "type1": lambda epoch: 0.5 ** max(0, epoch - 1),
+    }
+    if cfg.schedule not in kinds:
+        raise ValueError(f"schedule is {cfg.schedule!r}: use {', '.join(kinds)}")
+    return kinds[cfg.schedule]
+
+
+def make_forecaster(cfg: Any, data: Dataset, run: Run, seed: int) -> nn.Module:
+    """The forecaster of `cfg` (the config's `model`), its weights a function of the seed alone."""
+    windows = data.segments["train"]
+    shape = Shape(data.channels, data.mark_width, windows.context, windows.label, windows.horizon)
+    with torch.random.fork_rng():
+        torch.manual_seed(run.rng("init", seed).seed)
+        return build_forecaster(cfg.name, shape, cfg)
+
+
+def batch_stream(windows: Windows, size: int, run: Run, seed: int) -> tuple[Callable[[int], Any], int]:
+    """step -> batch, shuffled anew each epoch and a function of (seed, step) alone; and the number of steps in an epoch.
+
+    The windows left over at the end of an epoch wait for another epoch's order.
+    """
+    size = min(size, len(windows))
+    steps = len(windows) // size
+
+    @cache
+    def order(epoch: int) -> torch.Tensor:
+        return torch.randperm(len(windows), generator=run.rng("batches", seed, epoch).torch)
+
+    def batch(step: int) -> dict[str, torch.Tensor]:
+        epoch, place = divmod(step, steps)
+        return windows.batch(order(epoch)[place * size : (place + 1) * size])
+
+    return batch, steps
+
+
+@torch.no_grad()
+def evaluate(forecaster: nn.Module, windows: Windows, batch_size: int) -> dict[str, NDArray[np.float64]]:
+    """Errors over all windows, each counted once. mse and mae (T, C); windows (N, T), squared, channels averaged."""
+    was_training, device = forecaster.training, next(forecaster.parameters()).device
+    forecaster.eval()
+    squared = absolute = torch.zeros((), dtype=torch.float64)
+    each = []
+    for batch in windows.batches(batch_size):
+        moved = {key: value.to(device) for key, value in batch.items()}
+        error = predict(forecaster, moved).float() - moved["y"]  # (B, T, C)
+        each.append(error.square().mean(2).cpu())
+        squared = squared + error.square().sum(0, dtype=torch.float64).cpu()
+        absolute = absolute + error.abs().sum(0, dtype=torch.float64).cpu()
+    forecaster.train(was_training)
+    N = len(windows)
+    return {"mse": (squared / N).numpy(), "mae": (absolute / N).numpy(), "windows": torch.cat(each).numpy()}
+
+
+def fit(cfg: Any, run: Run, data: Dataset, weighting: nn.Module, name: str, seed: int) -> Fitted:
+    """Train cfg.model on `data` under `weighting` for cfg.epochs epochs; kept as a stage of the run.
+
+    Returns profiles {train, val, test: (T, C)}, test_mae (T, C), test_windows (N, T), the multipliers and slacks at the
+    end, their path, epochs {mse.val}, and which epoch is reported (cfg.report: last | best_val).
+    Training always runs all epochs: stopping early would leave the prices on their way.
+    """
+
+    def work() -> Fitted:
+        from common.training import lightning_fit
+
+        batch, steps_per_epoch = batch_stream(data.segments["train"], cfg.batch_size, run, seed)
+        forecaster = make_forecaster(cfg.model, data, run, seed)
+        n_losses = len(weighting.weights(torch.zeros(cells(cfg, data))))
+        module = ConstrainedTraining(
+            WindowLosses(forecaster, cfg.element, "steps" if n_losses == cfg.horizon else "grid"),
+            weighting,
+            lr=cfg.lr,
+            steps_per_epoch=steps_per_epoch,
+            lr_factor=lr_factor(cfg),
+            dual_order=cfg.dual.order,
+            dual_every=cfg.dual.every,
+            normalise=cfg.normalise_weights,
+            sampling=cfg.sampling,
+        )
+        steps = steps_per_epoch * cfg.epochs
+        snapshot = max(1, steps // 60)
+
+        def after_step(step: int) -> None:
+            if step % snapshot == 0 and hasattr(weighting, "multipliers"):
+                module.history.append({"step": step, "multipliers": weighting.multipliers.detach().cpu().clone()})
+            if (step + 1) % steps_per_epoch == 0:
+                val = float(evaluate(forecaster, data.segments["val"], cfg.eval_batch)["mse"].mean())
+                module.consider(val, epoch=(step + 1) // steps_per_epoch)
+                run.log({f"{name}.val_mse": val}, step=step)
+
+        with run.time(f"{name}.fit_s"):
+            lightning_fit(module, batch, steps, cfg, run, name=name, after_step=after_step)
+        if cfg.report == "best_val":
+            module.restore_best()
+        if cfg.save_models:
+            _save(module.losses.forecaster, run, name)
+        return _measure(cfg, run, data, module, name)
+
+    return run.stage(name, work, key=[data.sha, seed])
+
+
+def cells(cfg: Any, data: Dataset) -> int:
+    """How many losses a batch gives: one a step, or one a step and channel where groups are constrained."""
+    return cfg.horizon * (data.channels if cfg.groups else 1)
+
+
+def _measure(cfg: Any, run: Run, data: Dataset, module: ConstrainedTraining, name: str) -> Fitted:
+    forecaster, weighting = module.losses.forecaster, module.weighting
+    with run.time(f"{name}.evaluate_s"):
+        found = {segment: evaluate(forecaster, data.segments[segment], cfg.eval_batch) for segment in data.segments}
+    fitted: Fitted = {segment: errors["mse"] for segment, errors in found.items()}
+    fitted |= {"test_mae": found["test"]["mae"], "test_windows": found["test"]["windows"]}
+    fitted |= {"best_epoch": module.best["epoch"], "parameters": sum(p.numel() for p in forecaster.parameters())}
+    if hasattr(weighting, "multipliers"):
+        fitted |= {
+            "multipliers": weighting.multipliers.cpu().numpy().copy(),
+            "slack": weighting.slack.cpu().numpy().copy(),
+            "path": np.stack([point["multipliers"].numpy() for point in module.history]),
+            "path_steps": [point["step"] for point in module.history],
+        }
+    return fitted
+
+
+def _save(forecaster: nn.Module, run: Run, name: str) -> None:
+    from common import codec
+
+    if run.is_main:
+        codec.save(run.dir / "models" / f"{name}.safetensors", dict(forecaster.state_dict()))

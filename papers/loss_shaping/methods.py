@@ -1,0 +1,108 @@
+"""From a config to levels and weightings: what `methods`, `level` and `groups` mean."""
+
+from __future__ import annotations
+
+import csv
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from common.errors import UserError
+from papers.loss_shaping import baselines, constraints
+from papers.loss_shaping.data import Dataset
+
+NAMES = ("erm", "penalty", "reweight", "minimax", "hard", "resilient", "monotone", "smooth", "groups")
+NEED_LEVELS = ("penalty", "hard", "resilient")
+RULE = re.compile(r"(published_)?(train|val)_q(25|50|75)")
+
+
+def check(cfg: Any) -> None:
+    """Raise UserError for methods and levels that there are not, before anything is trained."""
+    if unknown := [name for name in cfg.methods if name not in NAMES]:
+        raise UserError(f"unknown method {unknown[0]!r}: the methods are {', '.join(NAMES)}")
+    if cfg.level not in ("linear", "exponential", "select") and not RULE.fullmatch(cfg.level):
+        raise UserError(
+            f"level is {cfg.level!r}: use train_q25, _q50, _q75 or val_q.. (of the ERM run), published_train_q.. or "
+            f"published_val_q.. (of the paper's runs), linear, exponential, select, or give numbers with levels=[...]"
+        )
+    own_levels(cfg)
+    if "groups" in cfg.methods and not cfg.groups:
+        raise UserError("method groups needs groups=[{steps: [...], channels: [...], level: ...}, ...]")
+    if cfg.groups and set(cfg.methods) - {"erm", "groups"}:
+        raise UserError("with groups= the methods are erm and groups: set methods=[erm,groups]")
+
+
+def own_levels(cfg: Any) -> NDArray[np.float64] | None:
+    """cfg.levels as a vector (T,), one level standing for all steps; None where it is not given."""
+    if cfg.levels is None:
+        return None
+    try:
+        eps = constraints.checked_levels([float(level) for level in cfg.levels]).numpy()
+    except (TypeError, ValueError) as error:
+        raise UserError(f"levels cannot be used ({error}): give one number for all steps, or {cfg.horizon}") from None
+    if len(eps) not in (1, cfg.horizon):
+        raise UserError(f"levels has {len(eps)} entries: give one for all steps, or {cfg.horizon}, one for each step of the horizon")  # fmt: skip
+    return np.broadcast_to(eps, (cfg.horizon,)).copy()
+
+
+def levels_of(cfg: Any, rule: str, erm: dict[str, Any], data: Dataset) -> NDArray[np.float64]:
+    """The levels (T,) that `rule` (the config's `level`) gives, from the profiles of the ERM run where it needs them."""
+    if (own := own_levels(cfg)) is not None:
+        return own
+    if rule == "linear":
+        return constraints.linear_levels(cfg.horizon, cfg.family.offset, cfg.family.slope)
+    if rule == "exponential":
+        return constraints.exponential_levels(cfg.horizon, cfg.family.scale, cfg.family.rate)
+    match = RULE.fullmatch(rule)
+    assert match is not None, rule
+    published, segment, q = match.groups()
+    if published:
+        return np.full(cfg.horizon, published_level(cfg.data.name, cfg.model.name, cfg.horizon, segment, int(q)))
+    return constraints.levels_from_profile(erm[segment].mean(1), int(q) / 100, cfg.level_decimals)
+
+
+def published_level(data: str, model: str, horizon: int, segment: str, q: int) -> float:
+    """A level that the authors used: a quantile over the window of the step losses of their ERM run (levels.csv)."""
+    with open(Path(__file__).parent / "levels.csv") as file:
+        for row in csv.DictReader(line for line in file if not line.startswith("#")):
+            if (row["data"], row["model"], int(row["horizon"]), row["segment"]) == (data, model, horizon, segment):
+                return float(row[f"q{q}"])
+    raise UserError(f"there is no published level for data={data} model={model} horizon={horizon}: use level={segment}_q{q}, of your own ERM run")  # fmt: skip
+
+
+def weighting(
+    method: str, cfg: Any, data: Dataset, levels: NDArray[np.float64] | None, erm: dict[str, Any]
+) -> nn.Module:
+    """What chooses the weights of the step losses under `method`."""
+    T, d = cfg.horizon, cfg.dual
+    if method == "erm":
+        return baselines.erm(T * (data.channels if cfg.groups else 1))
+    if method == "reweight":
+        return baselines.reweight(erm["train"].mean(1), cfg.reweight_power)
+    if method == "minimax":
+        return baselines.Minimax(T, cfg.minimax_share)
+    if method == "monotone":
+        return constraints.MonotoneVariables(
+            T, d.lr, d.init, d.clip, tolerance=cfg.tolerance, official_sign_error=cfg.official_sign_error
+        )
+    if method == "smooth":
+        A = constraints.smooth_operator(T)
+        return constraints.DualVariables(np.full(len(A), cfg.tolerance), d.lr, d.init, d.clip, operator=A)
+    if method == "groups":
+        try:
+            A = constraints.group_operator(cfg.groups, T, data.columns)
+            eps = constraints.checked_levels([float(group["level"]) for group in cfg.groups])
+        except KeyError:
+            raise UserError("a group has no level: write {steps: [...], channels: [...], level: 0.4}") from None
+        except (TypeError, ValueError) as error:
+            raise UserError(f"groups cannot be used: {error}") from None
+        return constraints.DualVariables(eps, d.lr, d.init, d.clip, operator=A)
+    assert levels is not None
+    if method == "penalty":
+        return baselines.Penalty(levels, cfg.penalty_rho)
+    slack_lr = cfg.resilience.lr if method == "resilient" else 0.0
+    return constraints.DualVariables(levels, d.lr, d.init, d.clip, slack_lr=slack_lr, slack_alpha=cfg.resilience.alpha)

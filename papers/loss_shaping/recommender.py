@@ -1,0 +1,1 @@
+"""Which levels are within reach? A frontier computed before any network is trained."""

@@ -1,0 +1,148 @@
+"""Constrained training: one optimiser step on the weighted loss, one ascent step on the prices (sec. 3.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from torch import Tensor, nn
+
+ELEMENTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "mse": lambda prediction, target: (prediction - target).square(),
+    "mae": lambda prediction, target: (prediction - target).abs(),
+    "huber": lambda prediction, target: nn.functional.huber_loss(prediction, target, reduction="none"),
+}
+
+
+def predict(forecaster: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+    """f(x, m_x, dec_in, m_y): (B, T_p, C). dec_in holds the last T_l known rows, then zeros: no target is seen."""
+    x, y = batch["x"], batch["y"]
+    known = batch["y_mark"].shape[1] - y.shape[1]  # T_l
+    decoder_input = torch.cat([x[:, x.shape[1] - known :], torch.zeros_like(y)], dim=1)  # (B, T_l + T_p, C)
+    return forecaster(x, batch["x_mark"], decoder_input, batch["y_mark"])
+
+
+class WindowLosses(nn.Module):
+    """A forecaster as a module that maps a batch to its losses, l_i = 1/(B C) sum_{b,c} (f(x)_{i,c} - y_{i,c})^2.
+
+    cells: "steps" keeps one loss a step (T,); "grid" one a step and channel (T C,), for constraints on channels.
+    """
+
+    def __init__(self, forecaster: nn.Module, element: str = "mse", cells: str = "steps"):
+        super().__init__()
+        if element not in ELEMENTS or cells not in ("steps", "grid"):
+            raise ValueError(f"element must be one of {', '.join(ELEMENTS)}, and cells steps or grid")
+        self.forecaster, self.element, self.cells = forecaster, element, cells
+
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        error = ELEMENTS[self.element](predict(self.forecaster, batch).float(), batch["y"].float())  # (B, T, C)
+        return error.mean((0, 2)) if self.cells == "steps" else error.mean(0).flatten()
+
+
+class Fixed(nn.Module):
+    """Weights that training does not move: 1/n each is ERM, others are a fixed re-weighting. weights: (n,)"""
+
+    def __init__(self, weights: Tensor):
+        super().__init__()
+        self.register_buffer("w", torch.as_tensor(weights, dtype=torch.float32))
+
+    def weights(self, losses: Tensor) -> Tensor:
+        return self.w
+
+    def step(self, losses: Tensor) -> None:
+        """Nothing moves."""
+
+
+class ConstrainedTraining(pl.LightningModule):
+    """Lightning module that trains `losses` under `weighting`.
+
+    losses: any module that maps a batch to a vector of losses (n,), `WindowLosses` for a forecaster.
+    weighting: `weights(losses) -> (n,)` and `step(losses)`: DualVariables, or one of the baselines.
+    lr_factor: epoch (from 0) -> factor of lr; steps_per_epoch says what an epoch is.
+    dual_order: before_primal (the released code: the model's step uses the prices from before this batch, the prices
+        move on the losses from before the model's step) or after_primal (prices move on the losses after it).
+    dual_every: batch, or epoch (then on the mean losses of the epoch).
+    normalise: divide the weights by their sum, so that prices do not scale the gradient.
+    sampling: instead of the weighted sum, the mean of n losses drawn with probability proportional to their weights.
+    """
+
+    def __init__(self, losses: nn.Module, weighting: nn.Module, *, lr: float, steps_per_epoch: int = 1,
+                 lr_factor: Callable[[int], float] = lambda epoch: 1.0, dual_order: str = "before_primal", dual_every: str = "batch",
+                 normalise: bool = False, sampling: bool = False, log_every: int = 10):  # fmt: skip
+        super().__init__()
+        if dual_order not in ("before_primal", "after_primal"):
+            raise ValueError(f"dual_order is {dual_order!r}: use before_primal or after_primal")
+        if dual_every not in ("batch", "epoch"):
+            raise ValueError(f"dual_every is {dual_every!r}: use batch or epoch")
+        self.losses, self.weighting = losses, weighting
+        self.lr, self.steps_per_epoch, self.lr_factor = lr, steps_per_epoch, lr_factor
+        self.dual_order, self.dual_every = dual_order, dual_every
+        self.normalise, self.sampling, self.log_every = normalise, sampling, log_every
+        self.summed: Tensor | None = None  # losses of the epoch so far, for dual_every=epoch
+        self.seen = 0
+        self.best: dict[str, Any] = {}  # the state of `losses` with the lowest validation loss so far
+        self.history: list[dict[str, Any]] = []
+
+    def configure_optimizers(self) -> Any:
+        adam = torch.optim.Adam(self.losses.parameters(), lr=self.lr)  # no weight decay, and the prices are not in it
+        schedule = torch.optim.lr_scheduler.LambdaLR(adam, lambda step: self.lr_factor(step // self.steps_per_epoch))
+        return {"optimizer": adam, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def training_step(self, batch: Any, index: int) -> Tensor:
+        losses = self.losses(batch)  # (n,), with the graph
+        loss = self.lagrangian(losses)
+        if self.dual_order == "before_primal":
+            self.dual_update(losses)
+        if index % self.log_every == 0:
+            self.log("train.loss", losses.detach().mean())
+            if hasattr(self.weighting, "multipliers"):
+                self.log("train.prices", self.weighting.multipliers.sum())
+        return loss
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, index: int) -> None:
+        if self.dual_order == "after_primal":
+            with torch.no_grad():
+                self.dual_update(self.losses(batch))
+
+    def lagrangian(self, losses: Tensor) -> Tensor:
+        """sum_i w_i l_i, the part of the Lagrangian that depends on the model. losses: (n,)."""
+        w = self.weighting.weights(losses.detach())
+        if self.sampling:
+            return losses[torch.multinomial(w.clamp(min=0), len(w), replacement=True)].mean()
+        return (w / w.sum() if self.normalise else w) @ losses
+
+    def dual_update(self, losses: Tensor) -> None:
+        """Move the prices, on the losses of all processes' shares of the batch."""
+        losses = losses.detach()
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            losses = losses.clone()
+            torch.distributed.all_reduce(losses)
+            losses = losses / torch.distributed.get_world_size()
+        if self.dual_every == "batch":
+            self.weighting.step(losses)
+            return
+        self.summed = losses if self.summed is None else self.summed.to(losses) + losses
+        self.seen += 1
+        if self.seen == self.steps_per_epoch:
+            self.weighting.step(self.summed / self.seen)
+            self.summed, self.seen = None, 0
+
+    # ---- what a resumed run needs besides the weights and the prices -------------------------------------------------
+
+    def consider(self, val_loss: float, epoch: int) -> None:
+        """Keep this state where its mean validation loss is the lowest yet."""
+        if not self.best or val_loss < self.best["val_loss"]:
+            state = {key: value.detach().cpu().clone() for key, value in self.losses.state_dict().items()}
+            self.best = {"val_loss": val_loss, "epoch": epoch, "state": state}
+
+    def restore_best(self) -> None:
+        self.losses.load_state_dict(self.best["state"])
+
+    def get_extra_state(self) -> dict[str, Any]:
+        return {"best": self.best, "history": self.history, "summed": self.summed, "seen": self.seen}
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        for key, value in state.items():
+            setattr(self, key, value)

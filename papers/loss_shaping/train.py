@@ -1,0 +1,31 @@
+"""Loss shaping constraints for long-term forecasting (Hounie et al., ICML 2024). See README.md."""
+
+from __future__ import annotations
+
+from common.experiment import Run, experiment
+
+
+@experiment("loss_shaping")
+def train(cfg, run: Run) -> None:
+    from common.errors import UserError
+    from papers.loss_shaping import dry, studies
+
+    parts = {
+        "compare": studies.compare,  # ERM, baselines and constrained training on your data and model
+        "convex": studies.convex,  # E1: no duality gap, to the last digit
+        "shaping": studies.shaping,  # E2, E3: real data, three seeds; what the prices say
+        "control": studies.control,  # E4: steps that share no parameter cannot be shaped
+        "recommend": studies.recommend,  # which levels are within reach, before training
+    }
+    if unknown := [name for name in cfg.parts if name not in parts]:
+        raise UserError(f"unknown part {unknown[0]!r}: the parts are {', '.join(parts)}")
+    if not cfg.seeds:
+        raise UserError("seeds is empty: name at least one, seeds=[2021] say")
+    if cfg.run.dry:
+        return dry.estimate(cfg, run)
+    for name in cfg.parts:
+        parts[name](cfg, run)
+
+
+if __name__ == "__main__":
+    train()
