@@ -33,6 +33,10 @@ def load(cfg: Any, run: Run) -> Inputs:
     where = language.find(cfg.model.path)
     model, tokenizer = language.load(cfg.model.path, run=run, dtype=cfg.model.dtype, device=run.device)
     context = cfg.data.context
+    if cfg.finetune and cfg.model.dtype != "float32":
+        raise UserError(
+            f"finetune=true needs model.dtype=float32, not {cfg.model.dtype}: Adam's steps vanish in half precision"
+        )
     check_context(model, context)
     head = output_head(model)
     if not any(isinstance(module, nn.Linear) and module is not head for module in model.modules()):

@@ -37,19 +37,19 @@ def estimate(cfg: Any, run: Run) -> None:
     tokens = cfg.data.calibration_sequences * cfg.data.context
     itemsize = 2 if cfg.model.dtype in ("bfloat16", "float16") else 4
     bits = bits_of(cfg.bits)
-    models = len(bits) * len(cfg.methods) + (len(bits) if cfg.finetune else 0)
+    tuned_bits = len(bits) if cfg.finetune else 0
+    models = len(bits) * len(cfg.methods) + tuned_bits
 
     gb = {
         "weights": params * itemsize,
-        "calibration_hidden_states": tokens * hidden * itemsize,
         "hessians_of_a_layer": sum(8 * 2 * _inputs(layers[0], g) ** 2 for g in groups_of(layers[0])),
         "factorisation": 8 * 4 * width**2,
         "quantised_model": quantised * max(bits) / 8 + (params - quantised) * itemsize,
-        "fine_tuning": (quantised * 4 + 12 * (params - quantised))
-        if cfg.finetune
-        else 0,  # W~ decoded, Adam on the head
+        # W~ decoded, and Adam's state of the output head
+        "fine_tuning": (quantised * 4 + 12 * (params - quantised)) if cfg.finetune else 0,
     }
     gb = {name: value / 1e9 for name, value in gb.items()}
+    states = tokens * hidden * itemsize / 1e9
     cached = sum(2 * _inputs(layer, g) ** 2 for layer in layers for g in groups_of(layer)) / 1e9
     speed = SPEED["cuda" if run.device == "cuda" or cfg.device == "auto" else "cpu"]
     moments = sum(2 * tokens * _inputs(layer, g) ** 2 for layer in layers for g in groups_of(layer))
@@ -60,25 +60,22 @@ def estimate(cfg: Any, run: Run) -> None:
     )
     hours = {
         "hessians": (2 * quantised * tokens / speed["forward"] + moments / speed["hessian"]) / 3600,
-        "rounding": models * (feedback / speed["hessian"] + quantised / speed["encode"]) / 3600,
-        "fine_tuning": len(bits)
-        * 8
-        * quantised
-        * steps
-        * cfg.data.context
-        / speed["forward"]
-        / 3600
-        * bool(cfg.finetune),
+        "rounding": models
+        * (1 + 2 * cfg.quantize.tune)
+        * (feedback / speed["hessian"] + quantised / speed["encode"])
+        / 3600,
+        "fine_tuning": tuned_bits * 8 * quantised * steps * cfg.data.context / speed["forward"] / 3600,
     }
-    run.log({"params": params, "quantised_params": quantised, "memory_gb": sum(gb.values()), "cached_hessians_gb": cached,
-             "hours": sum(hours.values()), "layers": len(layers)})  # fmt: skip
+    run.log({"params": params, "quantised_params": quantised, "layers": len(layers), "hours": sum(hours.values())})
+    # the device holds memory_gb; the computer's memory (or the folder `offload`) the hidden states; the cache the Hessians
+    run.log({"memory_gb": sum(gb.values()), "hidden_states_gb": states, "cached_hessians_gb": cached})
     run.table("memory", [{"what": name, "gb": value} for name, value in gb.items()])
     run.table("time", [{"what": name, "hours": value} for name, value in hours.items()])
     kind = "one data-centre GPU" if speed is SPEED["cuda"] else "two CPU cores"
     run.note(
         f"dry run, nothing was quantised. Estimated for {kind}: "
         + ", ".join(f"{name} at {value:g} per s" for name, value in speed.items())
-        + f"; {tokens:,} calibration tokens, {models} quantised models, evaluation and reading of files left out"
+        + f"; {tokens:,} calibration tokens, quantised models: {models}, evaluation and reading of files left out"
     )
 
 

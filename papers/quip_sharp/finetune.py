@@ -63,7 +63,7 @@ def finetune_block(visit: Visit, tuning: BlockTuning, rng: object, last: bool = 
     valid = torch.arange(tuning.train, tuning.sequences)
 
     def loss(index: Tensor) -> Tensor:
-        return nn.functional.mse_loss(visit.call(X[index]), Y[index])
+        return nn.functional.mse_loss(output := visit.call(X[index]), Y[index].to(output.device))
 
     return fit(
         loss,

@@ -37,7 +37,9 @@ class StoredHessians(Mapping[str, Tensor]):
     key: what the Hessians depend on besides the calibration tokens (`model_key` and the dtype that the model runs in).
     """
 
-    def __init__(self, run: Run, model: nn.Module, calibration: Tensor, batch_size: int, key: list):
+    def __init__(
+        self, run: Run, model: nn.Module, calibration: Tensor, batch_size: int, key: list, offload: str | None = None
+    ):
         self.run = run
         self.key = [FORMAT, key, tokens_key(calibration), batch_size, run.device, run.threads, torch.__version__]
         found = decoder_layers(model)
@@ -51,7 +53,7 @@ class StoredHessians(Mapping[str, Tensor]):
                 if found is None:
                     return {name: pack(H) for name, H in collect_hessians(model, calibration, batch_size).items()}
                 if visits is None:
-                    visits = walk(model, calibration, batch_size, moments=layers[index:])
+                    visits = walk(model, calibration, batch_size, moments=layers[index:], offload=offload)
                 visit = next(visit for visit in visits if visit.name == layer)
                 return {f"{layer}.{group[0]}": pack(moment.matrix()) for group, moment in visit.hessians.items()}
 

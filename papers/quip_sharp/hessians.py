@@ -14,6 +14,8 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from papers.quip_sharp.hidden_states import HiddenStates
+
 # Siblings that read the same input, and so share a Hessian and may be fused. Anything else stands alone.
 SHARED_INPUT = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 
@@ -108,7 +110,8 @@ class Visit:
     """One decoder layer, with what passed through it while it was still the original.
 
     hessians: second moment of each group's inputs. inputs, outputs: hidden states of the first `keep` sequences, in
-    batches. call(hidden, layer=layer): the layer's (or its copy's) output for a batch, with the rest of its arguments as the model would give them.
+    batches, on the CPU. call(hidden, layer=layer): the output of the layer (or of a copy of it) for a batch, with the rest
+    of its arguments as the model would give them.
     """
 
     name: str
@@ -121,12 +124,18 @@ class Visit:
 
 @torch.no_grad()
 def walk(
-    model: nn.Module, calibration: Tensor, batch_size: int = 8, keep: int = 0, moments: bool | Collection[str] = True
+    model: nn.Module,
+    calibration: Tensor,
+    batch_size: int = 8,
+    keep: int = 0,
+    moments: bool | Collection[str] = True,
+    offload: str | None = None,
 ) -> Iterator[Visit]:
     """Visit the decoder layers in order. A layer may be changed while it is visited: its outputs are computed already.
 
     calibration: (n_seq, ctx) int64. keep: sequences whose hidden states the visit offers (rounded up to whole batches).
-    moments: whether to accumulate the Hessians, or the names of the layers to do it for. ValueError where the model has no list of decoder layers.
+    moments: whether to accumulate the Hessians, or the names of the layers to do it for.
+    offload: a folder for the hidden states, where memory is too small for them. ValueError where the model has no list of decoder layers.
     """
     found = decoder_layers(model)
     if found is None:
@@ -135,14 +144,15 @@ def walk(
     prefix, layers = found
     training = model.training
     model.eval()
+    hidden = HiddenStates(offload)
     try:
-        hidden, arguments = _layer_arguments(model, layers, calibration, batch_size)
+        arguments = _layer_arguments(model, layers, calibration, batch_size, hidden)
         for index, layer in enumerate(layers):
             rest = {shape: calls[index] for shape, calls in arguments.items()}
 
             def call(x: Tensor, layer: nn.Module = layer, rest: dict = rest) -> Tensor:
                 args, kwargs = rest.get(tuple(x.shape[:2])) or _narrowed(rest, x)
-                out = layer(x, *args, **kwargs)
+                out = layer(x.to(next(layer.parameters()).device), *args, **kwargs)
                 return out[0] if isinstance(out, tuple) else out
 
             name = f"{prefix}.{index}"
@@ -154,9 +164,10 @@ def walk(
                     if i * batch_size < keep:
                         kept_inputs.append(x)
                     hidden[i] = call(x)  # outputs replace inputs at once: one layer's hidden states in memory
-            kept = hidden[: len(kept_inputs)]
+            kept = [hidden[i] for i in range(len(kept_inputs))]
             yield Visit(name, layer, hessians.moments, kept_inputs, kept, call)
     finally:
+        hidden.close()
         model.train(training)
 
 
@@ -170,13 +181,14 @@ class _Stop(Exception):
     """Raised in the first layer once its input is known: the rest of the forward pass is not needed."""
 
 
-def _layer_arguments(model: nn.Module, layers: nn.ModuleList, calibration: Tensor, batch_size: int):
-    """Hidden states entering the first layer, per batch, and every layer's other arguments, per batch shape.
+def _layer_arguments(
+    model: nn.Module, layers: nn.ModuleList, calibration: Tensor, batch_size: int, hidden: HiddenStates
+) -> dict:
+    """Every layer's arguments besides the hidden states, per batch shape; those entering the first go into `hidden`.
 
     Without padding these arguments (mask, positions) depend on the shape alone. They are recorded layer by layer, since
     some models give each layer its own mask or rotary table.
     """
-    hidden: list[Tensor] = []
     arguments: dict[tuple[int, ...], list[tuple[tuple, dict]]] = {}
     record: list[tuple[tuple, dict]] = []
     stop = False
@@ -203,7 +215,7 @@ def _layer_arguments(model: nn.Module, layers: nn.ModuleList, calibration: Tenso
     finally:
         for handle in handles:
             handle.remove()
-    return hidden, arguments
+    return arguments
 
 
 def _narrowed(rest: dict, x: Tensor) -> tuple[tuple, dict]:

@@ -41,6 +41,7 @@ def quantize_model(
     inplace: bool = False,
     on_group: Callable[[dict], None] | None = None,
     keep: Keep | None = None,
+    offload: str | None = None,
     **options: Any,
 ) -> nn.Module:
     """Returns the model with its decoder layers' linears quantised; a copy, unless inplace.
@@ -53,6 +54,7 @@ def quantize_model(
     on_group: called after each group with its record (name, bits_per_weight, proxy_error, ...).
     keep(name, fn): fn() or what an earlier call of it returned (`run.stage` with a prefix, say), once per decoder
     layer: what makes the work resumable. A copy takes one layer's weights at a time beside the words.
+    offload: a folder for hidden states, where memory is too small for them.
     ValueError where a Hessian is missing, the calibration is not (n_seq, ctx) int64, or nothing is left to quantise.
     """
     if calibration is None and (hessians is None or tuning is not None):
@@ -60,7 +62,7 @@ def quantize_model(
     quantized_model = model if inplace else shallow_copy(model)
     seed = int(torch.randint(2**62, (), generator=as_generator(rng)).item())
     done, fresh = 0, set[str]()  # fresh: names of the layers that were quantised now, not found
-    for place in _places(model, calibration, hessians, batch_size, tuning):
+    for place in _places(model, calibration, hessians, batch_size, tuning, offload):
         layer = quantized_model
         if place.name:
             layer = place.layer if inplace else copy.deepcopy(place.layer)
@@ -115,12 +117,13 @@ def _places(
     hessians: Mapping[str, Tensor] | None,
     batch_size: int,
     tuning: BlockTuning | None,
+    offload: str | None,
 ) -> Iterator[Place]:
     """The model's parts in the order to quantise them."""
     found = decoder_layers(model)
     if calibration is not None and found is not None and (hessians is None or tuning is not None):
         keep = tuning.sequences if tuning is not None else 0
-        for visit in walk(model, calibration, batch_size, keep, moments=hessians is None):
+        for visit in walk(model, calibration, batch_size, keep, moments=hessians is None, offload=offload):
             own = {group: moment.matrix() for group, moment in visit.hessians.items()}
             hessian = own.__getitem__ if hessians is None else partial(_stored, hessians, f"{visit.name}.")
             yield Place(visit.name, visit.layer, groups_of(visit.layer), hessian, visit)

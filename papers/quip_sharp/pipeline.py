@@ -33,7 +33,12 @@ class Quantizer:
         """Second moments of each linear's inputs (sec. 3.4), found in the cache or collected on first use."""
         with self.run.time("hessians"):
             return StoredHessians(
-                self.run, self.inputs.model, self.inputs.calibration, self.cfg.batch_size, self.inputs.key
+                self.run,
+                self.inputs.model,
+                self.inputs.calibration,
+                self.cfg.batch_size,
+                self.inputs.key,
+                self.cfg.offload,
             )
 
     def plan(self) -> list[tuple[str, int, bool]]:
@@ -60,6 +65,7 @@ class Quantizer:
                 hessians=hessians,
                 batch_size=cfg.batch_size,
                 tuning=block,
+                offload=cfg.offload,
                 keep=self._keep(label) if method in RECIPES else None,
                 **self.options(method, bits),
             )

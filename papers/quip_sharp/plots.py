@@ -44,7 +44,7 @@ def perplexity(rows: Sequence[Mapping[str, Any]], context: int) -> Figure:
 
 def incoherence(W: Tensor, H: Tensor, W_tilde: Tensor, H_tilde: Tensor) -> Figure:
     """Size of the entries of a weight and its Hessian before and after the randomised Hadamard transform."""
-    figure, axes = plt.subplots(2, 2, figsize=(8, 6), layout="constrained")
+    figure, axes = plt.subplots(2, 2, figsize=(7.2, 5.4), layout="constrained")
     parts = [(("weight W", W), ("rotated, U W Vᵀ", W_tilde)), (("Hessian H", H), ("rotated, V H Vᵀ", H_tilde))]
     for row, pair, ylabel in zip(axes, parts, ("output", "input"), strict=True):
         images = []
