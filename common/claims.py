@@ -11,6 +11,14 @@ from typing import Any
 
 from common.configs import folder_of
 
+# What an extra of pyproject.toml brings, by a module of each package
+EXTRAS = {
+    "smollm": ["gguf"],
+    "launchers": ["hydra_plugins"],
+    "ann": ["numba"],
+    "docs": ["sphinx", "myst_parser"],
+    "dev": ["pytest", "hypothesis"],
+}
 PROVENANCE = ("paper", "repo", "recalled", "inferred", "derived")
 FIELDS = {
     "id",
@@ -76,6 +84,11 @@ def validate(entries: Any, path: Path) -> list[dict[str, Any]]:
         _check_threshold(claim, wrong)
         if claim["gate"] and claim["metric"].startswith("timings."):
             raise wrong("a time never gates: set gate: false")
+        for name in ("experiments", "requires"):
+            if not isinstance(claim[name], list) or not all(isinstance(item, str) for item in claim[name]):
+                raise wrong(f"{name} is a list of names")
+        if not isinstance(claim["gate"], bool):
+            raise wrong("gate is true or false")
         seen.add(claim["id"])
         claims.append(claim)
     return claims
@@ -83,14 +96,15 @@ def validate(entries: Any, path: Path) -> list[dict[str, Any]]:
 
 def _check_threshold(claim: dict[str, Any], wrong: Callable[[str], ValueError]) -> None:
     def number(value: Any) -> bool:
-        return isinstance(value, (int, float)) and not isinstance(value, bool)
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
     threshold = claim["threshold"]
     if claim["op"] == "report":
         if threshold is not None or claim["gate"]:
             raise wrong("a reported claim has threshold: null and gate: false")
     elif claim["op"] == "in":
-        if not (isinstance(threshold, list) and len(threshold) == 2 and all(map(number, threshold))):
+        pair = isinstance(threshold, list) and len(threshold) == 2 and all(map(number, threshold))
+        if not pair or threshold[0] > threshold[1]:
             raise wrong("op in takes threshold: [low, high]")
     elif not number(threshold):
         raise wrong("threshold must be a number")
@@ -115,13 +129,18 @@ def judge(claims: list[dict[str, Any]], experiment: str, metrics: Mapping[str, A
             notes.append(f"claim {claim['id']} is not judged: {', '.join(missing)} not here")
         elif key not in source:
             notes.append(f"claim {claim['id']} is not judged: {name} was not measured")
-        elif value is None or math.isnan(value):
+        elif value is None or not math.isfinite(value):
             value, holds = None, False if claim["op"] != "report" else None
-            notes.append(f"claim {claim['id']}: {name} is not a number")
-        elif claim["op"] != "report":
-            holds = bool(COMPARE[claim["op"]](value, claim["threshold"]))
+            notes.append(f"claim {claim['id']}: {name} is not a finite number")
+        else:
+            holds = verdict(claim, value)
         judged.append(claim | {"value": None if missing else value, "holds": holds})
     return judged, notes
+
+
+def verdict(claim: Mapping[str, Any], value: float) -> bool | None:
+    """Whether a finite value meets the claim's threshold; None for a reported claim."""
+    return None if claim["op"] == "report" else bool(COMPARE[claim["op"]](value, claim["threshold"]))
 
 
 def available(need: str, data: Mapping[str, Mapping[str, Any]]) -> bool:
@@ -132,4 +151,4 @@ def available(need: str, data: Mapping[str, Mapping[str, Any]]) -> bool:
         return used is not None and str(used["sha256"]).startswith(sha)
     if used is not None:
         return used["source"] == "real"
-    return find_spec(name) is not None
+    return all(map(find_spec, EXTRAS.get(name, [name])))

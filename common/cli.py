@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
 import json
 import os
 import shutil
@@ -13,16 +14,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from common import configs, experiment, files, report, result
-from common.errors import UserError
+from filelock import FileLock, Timeout
 
-EXTRAS = {
-    "smollm": ["gguf"],
-    "launchers": ["hydra_plugins"],
-    "ann": ["numba"],
-    "docs": ["sphinx"],
-    "dev": ["pytest", "hypothesis"],
-}
+from common import claims, configs, experiment, files, report, result
+from common.errors import UserError
 
 
 def main(argv: Sequence[str]) -> int:
@@ -38,8 +33,13 @@ def main(argv: Sequence[str]) -> int:
     compare.add_argument("run_a")
     compare.add_argument("run_b")
     commands.add_parser("doctor", help="versions, device, threads, data found, extras")
-    clean = commands.add_parser("clean", help="show, and with --yes delete, runs that did not finish and cached stages")
+    clean = commands.add_parser(
+        "clean", help="show, and with --yes delete, runs that failed or were killed, and cached stages"
+    )
     clean.add_argument("--yes", action="store_true", help="delete what is shown")
+    clean.add_argument(
+        "--interrupted", action="store_true", help="also runs that were asked to stop and can be resumed"
+    )
     clean.add_argument(
         "--runs",
         default=os.environ.get("PAPERS_RUNS") or "runs",
@@ -56,7 +56,7 @@ def main(argv: Sequence[str]) -> int:
         elif arguments.command == "doctor":
             doctor()
         else:
-            clean_up(Path(arguments.runs).expanduser().absolute(), arguments.yes)
+            clean_up(Path(arguments.runs).expanduser().absolute(), arguments.yes, arguments.interrupted)
         return experiment.flushed(0)
     except (UserError, OSError, KeyboardInterrupt) as error:
         return experiment.explain(error)
@@ -64,6 +64,11 @@ def main(argv: Sequence[str]) -> int:
 
 def run(argv: Sequence[str]) -> int:
     """`papers run NAME [verb] ...`: as `python -m papers.NAME.verb ...`, but blind to packages in the current folder."""
+    if argv[:1] in (["-h"], ["--help"]):
+        print(
+            f"papers run NAME [verb] [+exp=...] [key=value ...]; papers run NAME --help shows a paper's own\npapers: {' '.join(configs.papers())}"
+        )
+        return 0
     if not argv or argv[0].startswith("-"):
         raise UserError(f"papers run takes the name of a paper: one of {', '.join(configs.papers())}")
     here = os.getcwd()
@@ -85,12 +90,14 @@ def describe() -> list[dict[str, Any]]:
         recorded = json.loads((files.ROOT / "docs" / "results" / "results.json").read_text())["papers"]
     except FileNotFoundError:
         recorded = {}
+    except ValueError as error:
+        raise UserError(f"docs/results/results.json is damaged ({error}): check it out again") from None
     found = []
     for name in configs.papers():
         verbs = configs.verbs(name)
-        claims = recorded.get(name, {}).get("claims", [])
+        judged = recorded.get(name, {}).get("claims", [])
         verdicts = {
-            word: sum(claim["gate"] and claim["holds"] is value for claim in claims)
+            word: sum(claim["gate"] and claim["holds"] is value for claim in judged)
             for word, value in (("hold", True), ("fail", False), ("open", None))
         }
         experiments = {e.name: e.title for verb in verbs for e in configs.experiments(name, verb)}
@@ -100,7 +107,7 @@ def describe() -> list[dict[str, Any]]:
                 "title": title_of(name),
                 "verbs": verbs,
                 "experiments": experiments,
-                "verdicts": verdicts if claims else None,
+                "verdicts": verdicts if judged else None,
             }
         )
     return found
@@ -179,33 +186,33 @@ def doctor() -> None:
         "extras",
         [
             {"extra": name, "installed": "yes" if all(map(find_spec, modules)) else f"no: pip install -e '.[{name}]'"}
-            for name, modules in EXTRAS.items()
+            for name, modules in claims.EXTRAS.items()
         ],
     )
     print(f"data\n{registry.listing()}", end="")
 
 
-def clean_up(runs: Path, delete: bool) -> None:
-    """Runs that failed, were interrupted or killed, and cached stages; runs in use are left alone."""
-    doomed = [path.parent for path in sorted(runs.glob("*/*/**/result.json")) if is_dead(path.parent)]
-    doomed += [path for path in [files.cache_folder() / "stages"] if path.exists()]
-    for path in doomed:
-        size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file()) / 1e6
-        print(f"{'delete' if delete else 'would delete'} {path} ({size:.1f} MB)")
-        if delete:
-            shutil.rmtree(path)
-    if not doomed:
+def clean_up(runs: Path, delete: bool, interrupted: bool) -> None:
+    """Failed and killed runs and cached stages, interrupted runs if asked; what is in use is left alone."""
+    found = 0
+    dead = ("failed", "running", "interrupted") if interrupted else ("failed", "running")
+    for path in sorted(runs.glob("*/*/**/result.json")):
+        with contextlib.suppress(UserError), experiment.locked(path.parent):  # a run that is locked is at work
+            if result.load_result(path.parent).status in dead:
+                found += remove(path.parent, delete)
+    for path in sorted((files.cache_folder() / "stages").rglob("*.stage")):
+        with contextlib.suppress(Timeout), FileLock(f"{path}.lock", timeout=0):
+            found += remove(path, delete)
+    if not found:
         print(f"nothing to clean below {runs} and {files.cache_folder()}")
     elif not delete:
         print("delete them with `papers clean --yes`")
 
 
-def is_dead(folder: Path) -> bool:
-    """Whether a run is neither done nor in use."""
-    try:
-        if result.load_result(folder).status == "done":
-            return False
-        with experiment.locked(folder):
-            return True
-    except UserError:
-        return False
+def remove(path: Path, delete: bool) -> int:
+    """Name a file or folder with its size, and delete it where asked to; returns 1."""
+    size = sum(file.stat().st_size for file in [path, *path.rglob("*")] if file.is_file()) / 1e6
+    print(f"{'delete' if delete else 'would delete'} {path} ({size:.1f} MB)")
+    if delete:
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    return 1

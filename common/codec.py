@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 from pathlib import Path
 from typing import Any
 
 from common.files import atomic_path
+
+MAX_HEADER = 1 << 20  # characters
 
 
 def _is_torch(value: Any) -> bool:
@@ -21,7 +25,7 @@ def _split(value: Any, arrays: dict[str, Any]) -> Any:
         return {"dict": [[_split(k, arrays), _split(v, arrays)] for k, v in value.items()]}
     if isinstance(value, (list, tuple)):
         return {"list" if isinstance(value, list) else "tuple": [_split(v, arrays) for v in value]}
-    if _is_torch(value) or type(value).__module__ == "numpy":
+    if _is_torch(value) or (type(value).__module__ == "numpy" and value.dtype.kind in "biuf"):
         key = str(len(arrays))
         arrays[key] = value
         return {"torch" if _is_torch(value) else "numpy": key}
@@ -52,26 +56,36 @@ def save(path: Path, value: Any) -> None:
     """
     arrays: dict[str, Any] = {}
     skeleton = json.dumps(_split(value, arrays))
-    with atomic_path(path) as scratch:
-        if not arrays:
-            scratch.write_text(skeleton)
-        elif any(map(_is_torch, arrays.values())):
-            import torch
-            from safetensors.torch import save_file
+    if arrays and len(skeleton) > MAX_HEADER:  # safetensors bounds its header: a long skeleton is one more array
+        import numpy as np
 
-            # a copy each: safetensors refuses tensors that share memory (tied weights)
-            tensors = {
-                k: v.detach().cpu().clone().contiguous() if _is_torch(v) else torch.as_tensor(v)
-                for k, v in arrays.items()
-            }
-            save_file(tensors, scratch, metadata={"skeleton": skeleton})
-        else:
-            import numpy as np
-            from safetensors.numpy import save_file as save_numpy
+        arrays["skeleton"] = np.frombuffer(skeleton.encode(), dtype=np.uint8)
+        skeleton = ""
+    try:
+        with atomic_path(path) as scratch:
+            if not arrays:
+                scratch.write_text(skeleton)
+            elif any(map(_is_torch, arrays.values())):
+                import torch
+                from safetensors.torch import save_file
 
-            save_numpy(
-                {k: np.asarray(v, order="C") for k, v in arrays.items()}, scratch, metadata={"skeleton": skeleton}
-            )
+                # a copy each: safetensors refuses tensors that share memory (tied weights)
+                tensors = {
+                    k: v.detach().cpu().clone().contiguous() if _is_torch(v) else torch.as_tensor(v)
+                    for k, v in arrays.items()
+                }
+                save_file(tensors, scratch, metadata={"skeleton": skeleton})
+            else:
+                import numpy as np
+                from safetensors.numpy import save_file as save_numpy
+
+                save_numpy(
+                    {k: np.asarray(v, order="C") for k, v in arrays.items()}, scratch, metadata={"skeleton": skeleton}
+                )
+    except Exception as error:
+        if number := re.search(r"os error (\d+)", str(error)):  # safetensors wraps what the system said
+            raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
+        raise
 
 
 def load(path: Path) -> Any:
@@ -84,11 +98,12 @@ def load(path: Path) -> Any:
         from safetensors import safe_open
 
         with safe_open(path, "np") as file:
-            skeleton = json.loads(file.metadata()["skeleton"])
+            text = file.metadata()["skeleton"]
+            skeleton = json.loads(text or file.get_tensor("skeleton").tobytes())
         framework = "pt" if '"torch"' in json.dumps(skeleton) else "np"
         with safe_open(path, framework) as file:
             names = file.keys()  # a safetensors handle is not itself iterable
-            return _join(skeleton, {key: file.get_tensor(key) for key in names})
+            return _join(skeleton, {key: file.get_tensor(key) for key in names if key != "skeleton"})
     except OSError:
         raise
     except Exception as error:

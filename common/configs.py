@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import pkgutil
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.util import find_spec
@@ -58,8 +58,8 @@ def parse_line(argv: Sequence[str]) -> CommandLine:
             line.flags[FLAGS[name]] = ""
         elif name in FLAGS_WITH_VALUE:
             value = value if equals else next(words, "")
-            if name in ("-c", "--cfg") and value not in ("job", "hydra", "all"):
-                raise UserError(f"{name} takes job, hydra or all, not {value!r}: write `--cfg job`")
+            if name in ("-c", "--cfg") and value != "job":
+                raise UserError(f"{name} takes job, not {value!r}: write `--cfg job`")
             line.flags[FLAGS_WITH_VALUE[name]] = value
         elif word.startswith("-"):
             valid = ", ".join(sorted({*FLAGS, *FLAGS_WITH_VALUE}))
@@ -70,6 +70,10 @@ def parse_line(argv: Sequence[str]) -> CommandLine:
             )
         else:
             line.overrides.append("+" + word if word.startswith("exp=") else word)
+    if "cfg" not in line.flags and {"package", "resolve"} & set(line.flags):
+        raise UserError("--package and --resolve go with --cfg job: write `--cfg job -p model`")
+    if "cfg" in line.flags and "multirun" in line.flags:
+        raise UserError("--cfg shows one config: leave out -m")
     return line
 
 
@@ -234,7 +238,7 @@ def _resolve(cfg: DictConfig) -> None:
         raise UserError(f"{', '.join(sorted(missing))} must be given: add {sorted(missing)[0]}=... to the command")
 
 
-def parse_overrides(overrides: Sequence[str]) -> list[Any]:
+def parse_overrides(overrides: Iterable[str]) -> list[Any]:
     """Hydra's own reading of each override. Raises UserError where one cannot be read."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
@@ -255,9 +259,9 @@ def _is_choice(paper: str, verb: str, override: Any) -> bool:
     return override.key_or_group in groups(paper, verb) or override.key_or_group.startswith("hydra/")
 
 
-def check_names(paper: str, verb: str, parsed: Iterable[Any]) -> None:
+def check_names(paper: str, verb: str, parsed: Sequence[Any]) -> None:
     """Raise UserError unless every override names an experiment, a group option or a key that exists. Values come later."""
-    available = groups(paper, verb)
+    available, keys = groups(paper, verb), cached_keys(paper, verb, parsed)
     for override in parsed:
         key, text = override.key_or_group, override.input_line
         if key == "exp":
@@ -272,7 +276,7 @@ def check_names(paper: str, verb: str, parsed: Iterable[Any]) -> None:
             continue
         if override.is_add() or override.is_force_add() or override.is_delete():
             raise UserError(
-                f"{text!r}: keys cannot be added or removed, + is for +exp only; {known('the keys are', key, list(_keys(paper, verb, parsed)))}"
+                f"{text!r}: keys cannot be added or removed, + is for +exp only; {known('the keys are', key, list(keys()))}"
             )
         if key in available:
             for value in _values(override):
@@ -285,16 +289,20 @@ def check_names(paper: str, verb: str, parsed: Iterable[Any]) -> None:
             raise UserError(
                 f"{paper} does not train with Lightning and takes no trainer=: choose the device with device=cpu or device=cuda"
             )
-        keys = _keys(paper, verb, parsed)
-        if key not in keys:
+        if key not in keys():
             raise UserError(
-                f"unknown key {key!r} of {paper} {verb}: {known('the keys are', key, [k for k in keys if keys[k]] or list(keys))}"
+                f"unknown key {key!r} of {paper} {verb}: {known('the keys are', key, [k for k, is_leaf in keys().items() if is_leaf] or list(keys()))}"
             )
 
 
 def _values(override: Any) -> list[Any]:
     """The values an override takes: one, or each of a sweep's."""
     return list(override.sweep_iterator()) if override.is_sweep_override() else [override.value()]
+
+
+def cached_keys(paper: str, verb: str, parsed: Iterable[Any]) -> Callable[[], dict[str, bool]]:
+    """`_keys`, composed once and only when a name has to be looked up."""
+    return cache(lambda: _keys(paper, verb, parsed))
 
 
 def _keys(paper: str, verb: str, parsed: Iterable[Any]) -> dict[str, bool]:
@@ -373,7 +381,8 @@ def _article(name: str) -> str:
 
 def experiment_of(overrides: Iterable[str]) -> str:
     """The experiment that overrides choose, or "default"."""
-    return next((text.partition("=")[2] for text in overrides if text.startswith("+exp=")), "default")
+    chosen = parse_overrides(text for text in overrides if text.lstrip("+").startswith("exp="))
+    return "+".join(str(value) for o in chosen for value in _values(o)) or "default"
 
 
 def config_hash(config: dict[str, Any]) -> str:

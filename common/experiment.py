@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from common import configs, files, result
 from common.errors import Interrupted, UserError
 from common.result import Result, load_result
-from common.run import Run, free_folder, rank
+from common.run import Run, free_folder, rank, seed_globals
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -44,8 +44,8 @@ MAY_CHANGE_ON_RESUME = ("logger", "device", "threads", "paths")
 class Job:
     """A function `(cfg, run) -> None` and the command it is. Call it without arguments for the command line."""
 
-    def __init__(self, paper: str, function: Callable[[DictConfig, Run], None]):
-        self.paper, self.function = paper, function
+    def __init__(self, paper: str, function: Callable[[DictConfig, Run], None], dry: bool = False):
+        self.paper, self.function, self.dry = paper, function, dry
         self.verb = Path(function.__code__.co_filename).stem
         self.module = (
             function.__globals__["__spec__"].name if function.__globals__.get("__spec__") else function.__module__
@@ -62,9 +62,12 @@ class Job:
         return _launch(self, configs.parse_line(overrides).overrides)
 
 
-def experiment(paper: str) -> Callable[[Callable[[DictConfig, Run], None]], Job]:
-    """Make a function the job of its file: `papers/<paper>/<verb>.py`, configured by `configs/<paper>/<verb>.yaml`."""
-    return lambda function: Job(paper, function)
+def experiment(paper: str, dry: bool = False) -> Callable[[Callable[[DictConfig, Run], None]], Job]:
+    """Make a function the job of its file: `papers/<paper>/<verb>.py`, configured by `configs/<paper>/<verb>.yaml`.
+
+    dry: whether the job knows `run.dry=true` (build on the meta device, estimate, stop); others refuse it.
+    """
+    return lambda function: Job(paper, function, dry)
 
 
 def find_job(paper: str, verb: str = "train") -> Job:
@@ -76,8 +79,9 @@ def find_job(paper: str, verb: str = "train") -> Job:
 def module_of(paper: str, verb: str) -> str:
     """The module of a job: a paper's, or a script that has a config. Raises UserError naming what there is."""
     if paper not in configs.papers():
-        if (files.ROOT / "scripts" / f"{verb}.py").exists() and verb in configs.verbs(paper):
-            return f"scripts.{verb}"
+        with contextlib.suppress(UserError):
+            if (files.ROOT / "scripts" / f"{verb}.py").exists() and verb in configs.verbs(paper):
+                return f"scripts.{verb}"
         raise UserError(f"unknown paper {paper!r}: {configs.known('the papers are', paper, configs.papers())}")
     if verb not in configs.verbs(paper):
         raise UserError(f"{paper} has no verb {verb!r}: {configs.known('its verbs are', verb, configs.verbs(paper))}")
@@ -103,12 +107,9 @@ def _launch(job: Job, overrides: Sequence[str]) -> Result:
     if resume is not None:
         return _resume(job, resume.partition("=")[2].strip("'\""), [text for text in overrides if text != resume])
     cfg = configs.compose(job.paper, job.verb, overrides)
-    return _execute(job, cfg, overrides)
-
-
-def _execute(job: Job, cfg: DictConfig, overrides: Sequence[str]) -> Result:
-    """A fresh run of `job` in a folder of its own."""
-    return run_in(_new_folder(job, cfg, overrides), job, cfg, overrides, before=None)
+    if any(text.startswith(("launcher=", "hydra/launcher=")) for text in overrides):
+        raise UserError("launcher= runs the jobs of a sweep: add -m, or leave it out")
+    return run_in(_new_folder(job, cfg, overrides), job, cfg, overrides)
 
 
 def _new_folder(job: Job, cfg: DictConfig, overrides: Sequence[str]) -> Path:
@@ -116,12 +117,14 @@ def _new_folder(job: Job, cfg: DictConfig, overrides: Sequence[str]) -> Path:
         import tempfile
 
         return Path(os.environ.get("PAPERS_RUN_FOLDER") or tempfile.mkdtemp(prefix="papers-rank"))
-    runs = Path(cfg.paths.runs).expanduser().absolute()
+    runs = Path(cfg.paths.runs or "runs").expanduser().absolute()
     return free_folder(runs / job.paper / configs.experiment_of(overrides))
 
 
 def _resume(job: Job, folder: str, extra: Sequence[str]) -> Result:
     """Go on in the folder of an earlier run, with its verb, experiment and overrides."""
+    if not folder:
+        raise UserError("resume= needs the folder of a run: resume=runs/<paper>/<experiment>/<run>")
     for text in extra:
         if text.lstrip("+").partition("=")[0].split(".")[0] not in MAY_CHANGE_ON_RESUME:
             raise UserError(
@@ -144,31 +147,30 @@ def _resume(job: Job, folder: str, extra: Sequence[str]) -> Result:
         raise UserError(
             f"the config of {job.paper} {job.verb} has changed since {before.folder} was started: start a new run"
         )
-    if before.status == "done":
-        from common import report
-
-        with locked(before.folder):
-            report.show_result(before.record)
-        return Result(before.folder, before.record, was_done=True)
-    return run_in(before.folder, job, cfg, overrides, before=before)
+    return run_in(before.folder, job, cfg, overrides, resumed=True)
 
 
-def run_in(folder: Path, job: Job, cfg: DictConfig, overrides: Sequence[str], before: Result | None) -> Result:
+def run_in(folder: Path, job: Job, cfg: DictConfig, overrides: Sequence[str], resumed: bool = False) -> Result:
+    """Run `job` in this folder, and say on stderr where it is. A resumed run that is done already is only read."""
     from omegaconf import OmegaConf
 
     with locked(folder):
-        config = OmegaConf.to_container(cfg, resolve=True)
+        before = load_result(folder) if resumed else None  # now that nobody else writes there
+        if before and before.status == "done":
+            return Result(before.folder, before.record, was_done=True)
+        config = files.plain(OmegaConf.to_container(cfg, resolve=True))
         run = Run(folder, paper=job.paper, verb=job.verb, experiment=configs.experiment_of(overrides), seed=cfg.seed,
-                  device="cpu", threads=cfg.threads, config=files.plain(config), overrides=overrides,
+                  device="cpu", threads=cfg.threads, config=config, overrides=overrides,
                   wall_before=before.wall_s if before else 0.0, started=before.started if before else None)  # fmt: skip
-        if run.is_main:
-            os.environ["PAPERS_RUN_FOLDER"] = str(folder)  # for the ranks that this process may start
+        run.say(f"run: {folder}")
         try:
-            with _signals(run):
+            with _signals(run), _process_state(run):
                 run.save("running")
                 _work(run, job, cfg, before)
         except BaseException as error:
-            raise _ended_early(run, error) from error.__cause__
+            ended = _ended_early(run, error)
+            ended.run_folder = folder  # type: ignore[attr-defined]
+            raise ended from error.__cause__
         finally:
             run.close()
         return load_result(folder) if run.is_main else Result(folder, run.record("done"))
@@ -176,23 +178,46 @@ def run_in(folder: Path, job: Job, cfg: DictConfig, overrides: Sequence[str], be
 
 def _work(run: Run, job: Job, cfg: DictConfig, before: Result | None) -> None:
     """What happens between `running` and `done`."""
-    from common import claims, loggers, report
+    from common import claims, loggers
 
+    if cfg.run.dry and not job.dry:
+        raise UserError(f"{job.paper} {job.verb} has no dry run: leave out run.dry=true")
     loggers.check(cfg.logger)
+    judged = claims.read(run.paper) if run.verb == "train" else []  # a mistake in the file shows before the work
     _prepare(run, cfg)
     if before and before.git_commit != result.git_state()[0]:
         run.note(f"resumed at commit {result.git_state()[0]}, started at {before.git_commit}")
     if run.is_main:
         run.loggers = loggers.make(cfg.logger, run.dir, run.config)
     job.function(cfg, run)
-    run.claims, notes = claims.judge(
-        claims.read(run.paper) if run.verb == "train" else [], run.experiment, run.metrics, run.timings, run.data
-    )
+    run.claims, notes = claims.judge(judged, run.experiment, run.metrics, run.timings, run.data)
     for note in notes:
         run.note(note)
     run.save("done")
+
+
+@contextlib.contextmanager
+def _process_state(run: Run) -> Iterator[None]:
+    """Environment and library switches that a run sets, put back at its end: a process may launch many."""
+    before = dict(os.environ)
     if run.is_main:
-        report.show_result(run.record("done") | {"notes": []})
+        os.environ["PAPERS_RUN_FOLDER"] = str(run.dir)  # for the ranks that this process may start
+    if data := os.environ.get("PAPERS_DATA"):
+        folders = [os.path.abspath(os.path.expanduser(part)) for part in data.split(os.pathsep) if part]
+        os.environ["PAPERS_DATA"] = os.pathsep.join(folders)
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # or cuBLAS is not deterministic
+    os.environ.setdefault("MPLBACKEND", "Agg")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # its pool ignores `threads` and warns after a fork
+    try:
+        yield
+    finally:
+        for name in set(os.environ) - set(before):
+            del os.environ[name]
+        os.environ.update(before)
+        if "torch" in sys.modules:
+            import torch
+
+            torch.use_deterministic_algorithms(False)
 
 
 def limit_threads(threads: int) -> None:
@@ -219,11 +244,6 @@ def _prepare(run: Run, cfg: DictConfig) -> None:
     if cfg.device not in ("auto", "cpu", "cuda"):
         raise UserError(f"unknown device {cfg.device!r}: choose auto, cpu or cuda")
     limit_threads(run.threads)
-    os.environ.setdefault("MPLBACKEND", "Agg")
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # its pool ignores `threads` and warns after a fork
-    import random
-
-    import numpy as np
     import torch
 
     if cfg.device == "cuda" and not torch.cuda.is_available():
@@ -233,10 +253,7 @@ def _prepare(run: Run, cfg: DictConfig) -> None:
     run.device = "cuda" if cfg.device != "cpu" and torch.cuda.is_available() else "cpu"
     if cfg.device == "auto" and run.device == "cpu":
         run.note("device=auto: no CUDA device here, running on the CPU")
-    seed = run.rng("global").seed
-    random.seed(seed)
-    np.random.seed(seed % 2**32)  # noqa: NPY002 (for libraries that draw from it)
-    torch.manual_seed(seed)
+    seed_globals(run.rng("global"))
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined] # costs time and hides nothing here
 
@@ -246,6 +263,8 @@ def _ended_early(run: Run, error: BaseException) -> BaseException:
     error = as_user_error(error)
     if isinstance(error, KeyboardInterrupt):
         error = Interrupted(130)
+    if isinstance(error, SystemExit):
+        error = RuntimeError(f"the job called sys.exit({error.code!r}): a job returns, or raises UserError")
     status = "interrupted" if isinstance(error, Interrupted) else "failed"
     code = error.code if isinstance(error, Interrupted) else 2 if isinstance(error, UserError) else 1
     run.error = {"exit_code": code, "message": str(error) or type(error).__name__}
@@ -306,6 +325,13 @@ def _signals(run: Run) -> Iterator[None]:
         else:
             raise Interrupted(code)
 
+    with handling_signals(stop):
+        yield
+
+
+@contextlib.contextmanager
+def handling_signals(stop: Callable[[int, Any], None]) -> Iterator[None]:
+    """SIGINT and SIGTERM call `stop(number, frame)` inside the block (in the main thread)."""
     previous = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
@@ -321,6 +347,8 @@ def main(job: Job, argv: Sequence[str]) -> int:
     """Run a command line and return its exit code; everything a user sees on the way is printed here."""
     try:
         line = configs.parse_line(argv)
+        from common import report
+
         if "help" in line.flags:
             print(help_text(job))
             return flushed(0)
@@ -333,7 +361,9 @@ def main(job: Job, argv: Sequence[str]) -> int:
             return flushed(sweep.run(job, line.overrides))
         outcome = _launch(job, line.overrides)
         if rank() == 0:
-            print(f"result: {outcome.folder / 'result.json'}")
+            with contextlib.suppress(BrokenPipeError, SystemExit):  # (rich exits) the reader had enough
+                report.show_result(outcome.record if outcome.was_done else outcome.record | {"notes": []})
+                print(f"result: {outcome.folder / 'result.json'}")
         return flushed(outcome.exit_code)
     except BaseException as error:
         return explain(error)
@@ -342,18 +372,27 @@ def main(job: Job, argv: Sequence[str]) -> int:
 def explain(error: BaseException) -> int:
     """Say on stderr why a command ends early, and return its exit code. Bugs keep their traceback."""
     error = as_user_error(error)
-    if isinstance(error, UserError):
-        print(f"error: {error}", file=sys.stderr)
-        return flushed(2)
-    if isinstance(error, (Interrupted, KeyboardInterrupt)):
-        code = error.code if isinstance(error, Interrupted) else 130
-        print("interrupted: what was finished is kept, go on with resume=<run folder>", file=sys.stderr)
-        return flushed(code)
+    folder = getattr(error, "run_folder", None)
     if isinstance(error, SystemExit):
         raise error
-    traceback.print_exception(error)
-    print(f"this is a bug: {type(error).__name__}; the traceback is also in the run folder", file=sys.stderr)
-    return flushed(1)
+    if isinstance(error, UserError):
+        code = 2
+        print(f"error: {error}", file=sys.stderr)
+    elif isinstance(error, (Interrupted, KeyboardInterrupt)):
+        code = error.code if isinstance(error, Interrupted) else 130
+        print(
+            f"interrupted: what was finished is kept{f', go on with resume={folder}' if folder else ''}",
+            file=sys.stderr,
+        )
+    else:
+        code = 1
+        traceback.print_exception(error)
+        kept = f"; the traceback is also in {folder / 'traceback.txt'}" if folder else ""
+        print(f"this is a bug: {type(error).__name__}{kept}", file=sys.stderr)
+    if folder and rank() == 0 and (folder / "result.json").exists():
+        with contextlib.suppress(OSError):
+            print(f"result: {folder / 'result.json'}")
+    return flushed(code)
 
 
 def flushed(code: int) -> int:

@@ -53,6 +53,10 @@ def plain(value: Any) -> Any:
         return [plain(v) for v in value]
     if isinstance(value, os.PathLike):
         return os.fspath(value)
+    if type(value).__module__.startswith("omegaconf"):
+        from omegaconf import OmegaConf
+
+        return plain(OmegaConf.to_container(value, resolve=True))
     if hasattr(value, "tolist"):  # numpy and torch scalars and arrays
         return plain(value.tolist())
     raise TypeError(f"no JSON form for {type(value).__name__}")

@@ -56,6 +56,8 @@ class Result:
 def load_result(folder: str | os.PathLike) -> Result:
     """Read the result.json of a run folder (or the file itself). Raises UserError where it is missing or damaged."""
     path = Path(folder).expanduser().absolute()
+    if not path.exists():
+        raise UserError(f"{path} does not exist: name the folder of a run, such as runs/quip_sharp/ci/latest")
     path = path / "result.json" if path.is_dir() else path
     try:
         data = json.loads(path.read_text())

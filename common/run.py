@@ -26,9 +26,35 @@ T = TypeVar("T")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+=-]*")
 
 
+REPLAYED = ("log", "add_time", "table", "note", "record_data")  # what a stage keeps of the run's calls
+
+
 def rank() -> int:
-    """This process's place among the ranks of a distributed job; 0 alone writes."""
-    return int(next((os.environ[name] for name in ("RANK", "SLURM_PROCID", "LOCAL_RANK") if name in os.environ), 0))
+    """This process's place among the ranks of a distributed job; only its being 0 matters: 0 alone writes."""
+
+    def number(name: str) -> int | None:
+        return int(os.environ[name]) if os.environ.get(name, "").strip().isdigit() else None
+
+    if (whole := number("RANK")) is not None:
+        return whole
+    if (local := number("LOCAL_RANK")) is not None:  # of a launcher within one node; before SLURM's, which all share
+        return local or (number("NODE_RANK") or 0)
+    return number("SLURM_PROCID") or 0
+
+
+def seed_globals(rng: Rng) -> None:
+    """Set the global generators of the libraries that are imported: what code that takes no generator draws from."""
+    import random
+
+    random.seed(rng.seed)
+    if "numpy" in sys.modules:
+        import numpy as np
+
+        np.random.seed(rng.seed % 2**32)  # noqa: NPY002 (for libraries that draw from it)
+    if "torch" in sys.modules:
+        import torch
+
+        torch.manual_seed(rng.seed)
 
 
 class Run:
@@ -37,7 +63,7 @@ class Run:
     Everything handed to `log`, `time`, `table`, `figure` and `note` ends in `<dir>/result.json`. Use it as
 
     >>> def train(cfg, run):                                        # doctest: +SKIP
-    ...     weights = run.stage("fit", lambda: fit(run.rng("init")), key=cfg.model)   # kept when the run is killed
+    ...     weights = run.stage("fit", lambda: fit(run.rng("init")), key=cfg.seed)    # kept when the run is killed
     ...     run.log({"test.accuracy": evaluate(weights)})
     """
 
@@ -63,6 +89,7 @@ class Run:
         self._started = started or datetime.now(UTC).isoformat(timespec="seconds")
         self._clock, self._wall_before = time.monotonic(), wall_before
         self._recorders: list[list[tuple]] = []
+        self._taken: set[str] = set()
         self._services: list[Service] = []
         self._progress: Any = None
 
@@ -148,22 +175,35 @@ class Run:
         if shared and key is None:
             raise ValueError(f"stage {name!r} is shared: give a key that says all that it depends on")
         file = f"{_checked(name)}-{digest([name, key])}.stage"
+        if not shared:
+            self.take(f"stage {file}")
         path = (cache_folder() / "stages" / self.paper if shared else self.dir / "stages") / file
         with self._stage_lock(path, shared):
             if path.exists():
                 try:
                     kept = codec.load(path)
-                except ValueError as error:
-                    self.note(f"{error}: computed again")
-                else:
                     self.replay(kept["events"])
+                except ValueError as error:
+                    self.note(f"stage {name} is damaged and computed again ({type(error).__name__})")
+                else:
+                    seed_globals(self.rng("after stage", file))
                     return self._used_stage(name, kept["value"], path, shared)
+            seed_globals(self.rng("stage", file))
             with self.recording() as events:
                 value = fn()
+            seed_globals(
+                self.rng("after stage", file)
+            )  # what follows must not depend on whether the stage was computed
             if self.is_main:
                 codec.save(path, {"value": value, "events": events})
                 self.checkpoint()
         return self._used_stage(name, value, path, shared)
+
+    def take(self, name: str) -> None:
+        """Reserve a name that stands for one unit of work. ValueError at its second use: that would get the first's result."""
+        if name in self._taken:
+            raise ValueError(f"{name} was used before in this run: give each its own name or key")
+        self._taken.add(name)
 
     def _used_stage(self, name: str, value: T, path: Path, shared: bool) -> T:
         if shared and self.is_main:
@@ -192,7 +232,10 @@ class Run:
             self._recorders = [recorder for recorder in self._recorders if recorder is not events]
 
     def replay(self, events: Iterable[Sequence]) -> None:
-        """Log again what `recording` collected."""
+        """Log again what `recording` collected. ValueError for anything else that a file might hold."""
+        events = list(events)
+        if not all(event and event[0] in REPLAYED for event in events):
+            raise ValueError("damaged: it holds what no run has logged")
         for name, *args in events:
             getattr(self, name)(*args)
 
@@ -212,7 +255,8 @@ class Run:
         """Start a helper process that logs to `<dir>/<name>.log` and dies with this run (see `common.processes`)."""
         from common.processes import Service
 
-        service = Service(name, argv, self.dir / f"{_checked(name)}.log", **popen)
+        log = self.dir / f"{_checked(name)}.log" if self.is_main else Path(os.devnull)
+        service = Service(name, argv, log, **popen)
         self._services.append(service)
         return service
 

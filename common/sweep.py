@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import statistics
@@ -42,7 +43,7 @@ class Task:
         print(f"job {hydra.job.num}: {' '.join(overrides)}", file=sys.stderr)
         try:
             checked = configs.compose(self.paper, self.verb, overrides)
-            outcome = experiment.run_in(folder, job, checked, overrides, before=None)
+            outcome = experiment.run_in(folder, job, checked, overrides)
         except (Interrupted, KeyboardInterrupt):
             raise
         except BaseException as error:
@@ -66,6 +67,8 @@ def run(job: Job, overrides: Sequence[str]) -> int:
     """Run the sweep that the overrides describe; every job runs. Returns the worst exit code, 1 before 2, 3 and 0."""
     import hydra
 
+    from common import experiment
+
     parsed = configs.parse_overrides(overrides)
     configs.check_names(job.paper, job.verb, parsed)
     if any(text.startswith("resume=") for text in overrides):
@@ -80,14 +83,9 @@ def run(job: Job, overrides: Sequence[str]) -> int:
     except UserError:  # every job will say so for itself
         runs = configs.compose(job.paper, job.verb, []).paths.runs
     swept = [o for o in parsed if o.is_sweep_override()]
-    count = len(list(itertools.product(*(o.sweep_iterator() for o in swept)))) if swept else 1
-    name = configs.experiment_of(overrides).replace(",", "+")
-    parent = (
-        Path(runs).expanduser().absolute()
-        / job.paper
-        / name
-        / f"sweep-{datetime.now():%Y%m%d-%H%M%S}-{os.urandom(2).hex()}"
-    )
+    count = len(list(itertools.product(*(o.sweep_iterator() for o in swept))))
+    sweep = f"sweep-{datetime.now():%Y%m%d-%H%M%S}-{os.urandom(2).hex()}"
+    parent = Path(runs or "runs").expanduser().absolute() / job.paper / configs.experiment_of(overrides) / sweep
     try:
         parent.mkdir(parents=True)
     except OSError as error:
@@ -99,46 +97,60 @@ def run(job: Job, overrides: Sequence[str]) -> int:
     argv = ["-m", *overrides, f"hydra.sweep.dir='{quoted}'", "hydra.sweep.subdir=${hydra.job.num}", "hydra.output_subdir=null",
             "hydra/job_logging=none", "hydra/hydra_logging=none"]  # fmt: skip
     before, sys.argv = sys.argv, [sys.argv[0], *argv]
+
+    def stop(number: int, frame: Any) -> None:
+        raise Interrupted(128 + number)  # a launcher that has workers ends them on the way out
+
+    task = hydra.main(version_base="1.3", config_path=f"pkg://configs.{job.paper}", config_name=job.verb)(
+        Task(job.paper, job.verb)
+    )
     try:
-        hydra.main(version_base="1.3", config_path=f"pkg://configs.{job.paper}", config_name=job.verb)(
-            Task(job.paper, job.verb)
-        )()
+        with experiment.handling_signals(stop):
+            task()
     finally:
         sys.argv = before
-        outcomes = collect(parent, count)
-        print(f"sweep: {parent / 'sweep.json'}")
+        outcomes = collect(parent, count, swept=[o.key_or_group for o in swept])
+        print(f"result: {parent / 'sweep.json'}")
     codes = [outcome.exit_code if outcome else 1 for outcome in outcomes]
     return min(codes, key=lambda code: WORST_FIRST.index(code) if code in WORST_FIRST else -1)
 
 
-def collect(parent: Path, count: int) -> list[Result | None]:
-    """Read the runs of a sweep and write sweep.json: per metric n, mean and sample sd over the runs that are done."""
+def collect(parent: Path, count: int, swept: Sequence[str]) -> list[Result | None]:
+    """Read the runs of a sweep and write sweep.json.
+
+    `metrics`: for each metric, a line per setting: its `key` (the swept values without the seed), n, mean and sample sd
+    over the runs of that setting that are done.
+    """
     outcomes: list[Result | None] = []
-    for number in range(count):
-        try:
-            outcomes.append(load_result(parent / str(number)))
-        except UserError:
-            outcomes.append(None)  # killed before it could say anything
     jobs: list[dict[str, Any]] = []
-    values: dict[str, list[float]] = {}
-    for number, outcome in enumerate(outcomes):
-        job = {"job": number, "status": "missing", "exit_code": 1, "overrides": None, "message": None}
-        if outcome:
-            message = outcome.record.get("error", {}).get("message")
-            job |= {
-                "status": outcome.status,
-                "exit_code": outcome.exit_code,
-                "overrides": outcome.overrides,
-                "message": message,
-            }
-        jobs.append(job)
-        if outcome and outcome.status == "done":
+    values: dict[str, dict[str, list[float]]] = {}
+    for number in range(count):
+        outcome = None
+        with contextlib.suppress(UserError):  # killed before it could say anything
+            outcome = load_result(parent / str(number))
+        outcomes.append(outcome)
+        jobs.append({"job": number, "status": "missing", "exit_code": 1, "overrides": None, "message": None})
+        if outcome is None:
+            continue
+        message = outcome.record.get("error", {}).get("message")
+        jobs[-1] |= {
+            "status": outcome.status,
+            "exit_code": outcome.exit_code,
+            "overrides": outcome.overrides,
+            "message": message,
+        }
+        if outcome.status == "done":
+            named = {text.lstrip("+").partition("=")[0]: text.lstrip("+") for text in outcome.overrides}
+            key = " ".join(named[name] for name in swept if name != "seed" and name in named)
             for name, value in outcome.metrics.items():
                 if value is not None:
-                    values.setdefault(name, []).append(value)
+                    values.setdefault(name, {}).setdefault(key, []).append(value)
     metrics = {
-        name: {"n": len(v), "mean": statistics.fmean(v), "sd": statistics.stdev(v) if len(v) > 1 else None}
-        for name, v in values.items()
+        name: [
+            {"key": key, "n": len(v), "mean": statistics.fmean(v), "sd": statistics.stdev(v) if len(v) > 1 else None}
+            for key, v in groups.items()
+        ]
+        for name, groups in values.items()
     }
     files.write_json(parent / "sweep.json", {"schema": 1, "jobs": jobs, "metrics": metrics})
     return outcomes

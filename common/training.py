@@ -6,14 +6,16 @@ does from there on is what the uninterrupted run would have done. Lightning's ow
 
 from __future__ import annotations
 
+import json
+import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from common import codec
 from common.errors import UserError
-from common.run import Run, rank
+from common.run import Run, seed_globals
 
 if TYPE_CHECKING:
     import pytorch_lightning as pl
@@ -45,6 +47,7 @@ def resumable(
         run.holding_signals += 1  # a signal now waits for the end of the step
         try:
             for step in run.progress(range(first, steps), name):
+                seed_globals(run.rng(name, step))  # for what draws from the global generators: dropout, say
                 yield step
                 checkpoint.after(step)
         finally:
@@ -52,39 +55,67 @@ def resumable(
 
 
 class _Checkpoint:
-    """`<run>/checkpoints/<name>.state`: the parts' states, the next step, and what was logged on the way."""
+    """`<run>/checkpoints/<name>.state`: the parts' states and the next step; `<name>.events`: what was logged on the way.
+
+    The events file only grows; the state says how much of it belongs to it, so that a save costs what is new.
+    """
 
     def __init__(
         self, run: Run, name: str, steps: int, state: Mapping[str, Stateful], events: list, save_seconds: float
     ):
+        run.take(f"loop {name!r}")
         self.run, self.steps, self.state, self.events, self.save_seconds = run, steps, state, events, save_seconds
         self.path: Path = run.dir / "checkpoints" / f"{name}.state"
+        self.log = self.path.with_suffix(".events")
+        self.logged = 0  # bytes of the events file that the state on disk speaks of
         self.saved = time.monotonic()
 
     def restore(self) -> int:
-        """Put back what was saved and log again what had been logged; returns the first step to do."""
+        """Put back what was saved and log again what had been logged; returns the first step to do.
+
+        Raises UserError where the checkpoint is damaged.
+        """
         self.saved = time.monotonic()
         if not self.path.exists():
             return 0
-        kept = codec.load(self.path)
-        for key, part in self.state.items():
-            part.load_state_dict(kept["state"][key])
-        self.run.replay(kept["events"])
+        try:
+            kept = codec.load(self.path)
+            self.logged = kept["logged"]
+            lines = self.log.read_bytes()[: self.logged].splitlines() if self.logged else []
+            self.run.replay([json.loads(line) for line in lines])
+            for key, part in self.state.items():
+                part.load_state_dict(kept["state"][key])
+        except (ValueError, KeyError, FileNotFoundError) as error:
+            raise UserError(
+                f"the checkpoint {self.path} is damaged: delete it, and resume= begins that loop again"
+            ) from error
+        self.events.clear()  # they are on disk
         return kept["step"]
 
     def after(self, step: int) -> None:
         """Save where it is time, the loop ends, or a signal waits; then stop if asked to."""
-        if (
-            self.run.deferred_stop is None
-            and step + 1 < self.steps
-            and time.monotonic() - self.saved < self.save_seconds
-        ):
+        waited = time.monotonic() - self.saved >= self.save_seconds
+        if self.run.deferred_stop is None and step + 1 < self.steps and not waited:
             return
         if self.run.is_main:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with open(self.log, "r+b" if self.log.exists() else "w+b") as file:
+                file.seek(self.logged)  # over what a killed process may have added after its last state
+                file.writelines(json.dumps(plain_event(event)).encode() + b"\n" for event in self.events)
+                file.truncate()
+                self.logged = file.tell()
+                file.flush()
+                os.fsync(file.fileno())
             parts = {key: part.state_dict() for key, part in self.state.items()}
-            codec.save(self.path, {"step": step + 1, "state": parts, "events": self.events})
+            codec.save(self.path, {"step": step + 1, "state": parts, "logged": self.logged})
+        self.events.clear()
         self.run.checkpoint()
         self.saved = time.monotonic()
+
+
+def plain_event(event: Sequence[Any]) -> list[Any]:
+    """An event as JSON holds it. NaN stays NaN: these files are read by Python alone."""
+    return [dict(part) if isinstance(part, Mapping) else part for part in event]
 
 
 def lightning_fit(module: pl.LightningModule, batch: Callable[[int], Any], steps: int, cfg: DictConfig, run: Run, *, name: str = "train",
@@ -95,13 +126,16 @@ def lightning_fit(module: pl.LightningModule, batch: Callable[[int], Any], steps
     several processes each takes its share of every batch. `cfg.trainer` (groups trainer=cpu|gpu|ddp) says on what;
     further keywords go to `pl.Trainer`. after_step(step) runs after each step on every rank, the place for validation.
     `self.log` in the module reaches `run.log`. The global torch generator is set anew from (seed, name, step) before each
-    step, so dropout too is a function of the step. Raises UserError where the trainer's devices are not there.
+    step, so dropout too is a function of the step. After a resume `trainer.global_step` goes on where it was; the index
+    that training_step is given counts from the resume. Raises UserError where the trainer's devices are not there, and
+    for 16-mixed precision, whose scaler is a state that is not kept.
     """
     import logging
 
     import pytorch_lightning as pl
-    import torch
 
+    if cfg.trainer.precision == "16-mixed":
+        raise UserError("trainer.precision=16-mixed cannot be resumed exactly: use bf16-mixed or 32-true")
     logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)  # its greetings, not its warnings
     with run.recording() as events:
         checkpoint = _Checkpoint(run, name, steps, {"module": module}, events, save_seconds)
@@ -117,10 +151,16 @@ def lightning_fit(module: pl.LightningModule, batch: Callable[[int], Any], steps
             def on_fit_start(self, trainer: Any, module: Any) -> None:
                 optimizers.attach(trainer)
 
+            def on_train_start(self, trainer: Any, module: Any) -> None:
+                loop = trainer.fit_loop.epoch_loop  # so that global_step, and the steps of what is logged, go on too
+                loop.automatic_optimization.optim_progress.optimizer.step.total.completed = first
+                loop.manual_optimization.optim_step_progress.total.completed = first
+                loop._batches_that_stepped = first
+
             def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, index: int) -> None:
                 if index:
                     checkpoint.after(first + index - 1)
-                torch.manual_seed(run.rng(name, first + index).seed)
+                seed_globals(run.rng(name, first + index))
 
             def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, index: int) -> None:
                 if after_step is not None:
@@ -133,13 +173,13 @@ def lightning_fit(module: pl.LightningModule, batch: Callable[[int], Any], steps
         bar = iter(run.progress(range(first, steps), name))
         next(bar, None)
         options = {"enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False, "log_every_n_steps": 1,
-                   "max_steps": steps - first, "max_epochs": -1, "num_sanity_val_steps": 0, "use_distributed_sampler": False, "barebones": False}  # fmt: skip
+                   "max_steps": steps, "max_epochs": -1, "num_sanity_val_steps": 0, "use_distributed_sampler": False, "barebones": False}  # fmt: skip
         chosen = dict(cfg.trainer)
         run.holding_signals += 1
         try:
             fitted = pl.Trainer(
                 **options | chosen | trainer,
-                logger=_run_logger(run, first),
+                logger=_run_logger(run),
                 callbacks=[Steps()],
                 default_root_dir=str(run.dir),
             )
@@ -175,15 +215,15 @@ class _Optimizers:
 
 def _step_loader(batch: Callable[[int], Any], first: int, steps: int) -> Any:
     """A loader whose n-th item is this rank's share of batch(first + n)."""
-    import os
-
+    from torch import distributed
     from torch.utils.data import DataLoader, IterableDataset
 
     class Batches(IterableDataset):
         def __iter__(self) -> Iterator[Any]:
-            world = int(os.environ.get("WORLD_SIZE", 1))
+            parallel = distributed.is_available() and distributed.is_initialized()
+            part, world = (distributed.get_rank(), distributed.get_world_size()) if parallel else (0, 1)
             for step in range(first, steps):
-                yield _share(batch(step), rank(), world)
+                yield _share(batch(step), part, world)
 
     return DataLoader(Batches(), batch_size=None)
 
@@ -203,7 +243,7 @@ def _share(batch: Any, part: int, world: int) -> Any:
     return batch[part::world]
 
 
-def _run_logger(run: Run, first: int) -> Any:
+def _run_logger(run: Run) -> Any:
     """Lightning's logger interface in front of `run.log`."""
     from pytorch_lightning.loggers.logger import Logger, rank_zero_experiment
     from pytorch_lightning.utilities.rank_zero import rank_zero_only
@@ -224,6 +264,6 @@ def _run_logger(run: Run, first: int) -> Any:
         def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
             found = {key: value for key, value in metrics.items() if key != "epoch"}
             if found:
-                run.log(found, step=None if step is None else first + step)
+                run.log(found, step=step)
 
     return RunLogger()

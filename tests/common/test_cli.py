@@ -36,7 +36,7 @@ def test_run_is_the_module_s_command(toy_paper, capsys):
         (["run", "nothing"], "quip_sharp"),
         (["run", "toy", "paint"], "train"),
         (["run"], "name of a paper"),
-        (["compare", "a", "b"], "not a run folder"),
+        (["compare", "a", "b"], "does not exist"),
     ],
 )
 def test_wrong_words_are_answered_in_one_line(toy_paper, capsys, words, message):
@@ -69,6 +69,12 @@ def test_clean_shows_first_and_spares_what_is_done_or_in_use(toy_paper, capsys, 
     assert failed.folder.exists()
     call(capsys, "clean", "--yes", *runs)
     assert not failed.folder.exists()
+    stopped = launch("toy", ["seed=5"])
+    (stopped.folder / "result.json").write_text(json.dumps(record | {"status": "interrupted"}))
+    call(capsys, "clean", "--yes", *runs)
+    assert stopped.folder.exists()
+    call(capsys, "clean", "--yes", "--interrupted", *runs)
+    assert not stopped.folder.exists()
     assert done.folder.exists()
 
 

@@ -17,11 +17,19 @@ def refused(*overrides) -> str:
     return message
 
 
-@given(st.permutations(["-m", "--cfg=job", "+exp=smoke", "seed=1", "-r"]))
+@given(st.permutations(["-p=part", "--cfg=job", "+exp=smoke", "seed=1", "-r"]))
 def test_flags_may_stand_anywhere(words):
     line = configs.parse_line(words)
     assert sorted(line.overrides) == ["+exp=smoke", "seed=1"]
-    assert line.flags == {"multirun": "", "cfg": "job", "resolve": ""}
+    assert line.flags == {"package": "part", "cfg": "job", "resolve": ""}
+
+
+@pytest.mark.parametrize(
+    "words", [["-p", "model"], ["-r"], ["--cfg", "hydra"], ["--cfg", "job", "-m"], ["--version"], ["word"]]
+)
+def test_flags_that_would_do_nothing_are_refused(words):
+    with pytest.raises(UserError):
+        configs.parse_line(words)
 
 
 @given(st.text(alphabet=st.characters(blacklist_categories=["Cs"]), max_size=30))

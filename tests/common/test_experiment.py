@@ -101,6 +101,47 @@ def test_full_output_device_is_said_plainly(tmp_path):
     assert "Exception ignored" not in process.stderr
 
 
+def test_a_closed_pipe_leaves_the_run_done(tmp_path):
+    process = subprocess.Popen(
+        [*COMMAND, "+exp=smoke", f"paths.runs={tmp_path / 'piped'}"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=ROOT,
+        text=True,
+    )
+    process.stdout.close()
+    errors = process.stderr.read()
+    assert process.wait(120) == 0, errors
+    assert "Traceback" not in errors
+    assert load_result(tmp_path / "piped" / "toy" / "smoke" / "latest").status == "done"
+
+
+def test_a_job_that_exits_by_itself_has_failed(toy_paper, tmp_path):
+    with pytest.raises(RuntimeError, match=r"sys\.exit"):
+        launch("toy", ["fail=exit"])
+    assert load_result(tmp_path / "runs" / "toy" / "default" / "latest").exit_code == 1
+
+
+def test_dry_runs_are_refused_where_the_job_has_none(toy_paper):
+    with pytest.raises(UserError, match="no dry run"):
+        launch("toy", ["run.dry=true"])
+
+
+def test_a_quoted_experiment_is_that_experiment(toy_paper):
+    result = launch("toy", ["+exp='wrong'"])
+    assert (result.experiment, result.exit_code) == ("wrong", 3)
+
+
+def test_a_run_leaves_the_process_as_it_was(toy_paper, monkeypatch):
+    import torch
+
+    monkeypatch.delenv("PAPERS_RUN_FOLDER", raising=False)
+    before = dict(os.environ)
+    launch("toy", ["+exp=smoke", "threads=1"])
+    assert dict(os.environ) == before
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
 def test_run_folder_below_a_file_is_refused(toy_paper, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"paths\.runs"):
@@ -156,10 +197,11 @@ def test_terminated_run_says_interrupted_and_resumes(toy_paper, tmp_path):
 
 
 def test_resuming_a_done_run_shows_it_and_changes_nothing(toy_paper, capsys):
+    from common import cli
+
     result = launch("toy", ["+exp=wrong"])
     before = (result.folder / "result.json").read_bytes()
-    again = launch("toy", [f"resume={result.folder}"])
-    assert again.exit_code == 0  # although a gate fails: nothing was run
+    assert cli.main(["run", "toy", f"resume={result.folder}"]) == 0  # although a gate fails: nothing was run
     assert (result.folder / "result.json").read_bytes() == before
     assert "negative" in capsys.readouterr().out
 
@@ -234,8 +276,9 @@ def test_sweep_runs_every_job_and_ends_with_the_worst_code(tmp_path):
     (sweep,) = (tmp_path / "sweeps" / "toy" / "smoke").glob("sweep-*")
     record = json.loads((sweep / "sweep.json").read_text())
     assert [job["status"] for job in record["jobs"]] == ["done", "done", "failed", "failed", "done", "done"]
-    assert record["metrics"]["slope"]["n"] == 4
-    assert record["metrics"]["slope"]["sd"] > 0
+    assert [(line["key"], line["n"]) for line in record["metrics"]["slope"]] == [("fail=no", 2), ("fail=no2", 2)]
+    assert all(line["sd"] > 0 for line in record["metrics"]["slope"])
+    assert process.stdout.splitlines()[-1] == f"result: {sweep / 'sweep.json'}"
     assert (sweep / "5" / "result.json").exists()
 
 

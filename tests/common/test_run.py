@@ -68,7 +68,69 @@ def test_stage_key_decides_what_is_reused(run):
         calls.append(1)
         return len(calls)
 
-    assert [run.stage("s", count, key=k) for k in ("a", "a", "b", "a")] == [1, 1, 2, 1]
+    def again() -> Run:
+        return Run(run.dir, paper="toy")
+
+    assert [again().stage("s", count, key=k) for k in ("a", "a", "b", "a")] == [1, 1, 2, 1]
+    run.stage("s", count, key="a")
+    with pytest.raises(ValueError, match="used before"):
+        run.stage("s", count, key="a")
+
+
+def test_a_stage_file_cannot_call_anything_but_the_record(run):
+    from common import codec
+
+    run.stage("s", lambda: 1)
+    (path,) = run.dir.rglob("*.stage")
+    codec.save(path, {"value": 2, "events": [("spawn", "evil", ["touch", str(run.dir / "evil")])]})
+    fresh = Run(run.dir, paper="toy")
+    assert fresh.stage("s", lambda: 3) == 3
+    assert any("damaged" in note for note in fresh.notes)
+    assert not (run.dir / "evil").exists()
+
+
+def test_what_follows_a_stage_draws_the_same_whether_it_was_computed_or_found(run):
+    def draws(run: Run) -> tuple[float, float]:
+        run.stage("s", lambda: torch.rand(3))
+        return torch.rand(1).item(), np.random.rand()  # noqa: NPY002
+
+    assert draws(run) == draws(Run(run.dir, paper="toy"))
+
+
+def test_full_disk_is_an_os_error_whatever_the_library_says(tmp_path):
+    import resource
+
+    from common import codec
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
+    try:
+        with pytest.raises(OSError):
+            codec.save(tmp_path / "x", np.zeros(10**6))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({}, 0),
+        ({"RANK": "3", "LOCAL_RANK": "1"}, 3),
+        ({"SLURM_PROCID": "0", "LOCAL_RANK": "1"}, 1),
+        ({"SLURM_PROCID": "2"}, 2),
+        ({"RANK": ""}, 0),
+        ({"LOCAL_RANK": "0", "NODE_RANK": "1"}, 1),
+    ],
+)
+def test_rank_is_read_from_whoever_started_this_process(monkeypatch, environment, expected):
+    from common.run import rank
+
+    for name in ("RANK", "LOCAL_RANK", "NODE_RANK", "SLURM_PROCID"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert rank() == expected
 
 
 def test_shared_stage_needs_a_key(run):

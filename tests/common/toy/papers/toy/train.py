@@ -13,6 +13,8 @@ def train(cfg, run: Run) -> None:
 
     if cfg.fail == "bug":
         raise KeyError("a bug")
+    if cfg.fail == "exit":
+        raise SystemExit(0)
     if cfg.fail == "user":
         raise UserError("this cannot work: set fail=no")
     if cfg.fail == "disk":
