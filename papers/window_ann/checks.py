@@ -31,6 +31,30 @@ def config(cfg: Any) -> None:
         raise UserError(f"search.k is {cfg.search.k}: give at least 1")
     if not 0 < cfg.search.level < 1 or any(not 0 < t < 1 for t in cfg.search.targets):
         raise UserError("search.level and search.targets are recalls: give values between 0 and 1")
+    if cfg.data.queries < 1 or cfg.data.n < 2:
+        raise UserError(
+            f"data.queries is {cfg.data.queries} and data.n {cfg.data.n}: give at least 1 query and 2 points"
+        )
+    pairs = cfg.adversarial.clusters * (cfg.adversarial.clusters - 1)
+    if (
+        min(cfg.adversarial.size, cfg.adversarial.d) < 1
+        or not 1 <= (pairs if cfg.adversarial.queries is None else cfg.adversarial.queries) <= pairs
+    ):
+        raise UserError(
+            f"adversarial.queries is {cfg.adversarial.queries}: give 1 to {pairs}, the ordered pairs of its {cfg.adversarial.clusters} clusters"
+        )
+    if not cfg.adversarial.alphas or not cfg.branching.betas or not cfg.branching.fractions:
+        raise UserError(
+            "adversarial.alphas, branching.betas and branching.fractions must not be empty: give at least one of each"
+        )
+    if (
+        not cfg.structure.n > cfg.structure.cutoff >= cfg.structure.beta >= 2
+        or not 0 < cfg.structure.shift < 1
+        or not cfg.structure.blowup > 1
+    ):
+        raise UserError(
+            "structure needs n > cutoff >= beta >= 2, a shift between 0 and 1 and a blowup above 1: see the defaults"
+        )
     smallest = cfg.data.n * 2.0 ** min(cfg.search.fractions)
     if "curves" in cfg.studies and smallest < cfg.search.k:
         raise UserError(

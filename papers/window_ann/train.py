@@ -5,7 +5,7 @@ from __future__ import annotations
 from common.experiment import Run, experiment
 
 
-@experiment("window_ann")
+@experiment("window_ann", dry=True)
 def train(cfg, run: Run) -> None:
     from papers.window_ann import checks
 

@@ -75,6 +75,13 @@ def test_alpha_acts_on_true_distances():
     assert prune(X, 0, 2, 1.84) == [1, 2]  # 1.84 * 1.2 = 2.21 > 2.2; on squared ones it would still hide (2.65 <= 4.84)
 
 
+def test_a_build_too_applies_alpha_to_true_distances():
+    X = np.array([[0.0], [1.0], [2.2]], np.float32)
+    linked = lambda alpha: any(2 in vamana.build(X, R=2, L=3, alpha=alpha, seed=seed).neighbors[0] for seed in range(8))  # noqa: E731
+    assert not linked(1.8)
+    assert linked(1.84)  # where 2 enters before 0; on squared distances it would stay hidden
+
+
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 10_000), st.floats(1.0, 2.0), st.integers(1, 12))
 def test_no_kept_point_hides_a_later_one_and_the_degree_is_bounded(seed, alpha, R):
