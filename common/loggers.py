@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from urllib.parse import urlparse
 
 from common.errors import UserError
+from common.files import digest
 
 
 class Logger(Protocol):
@@ -68,9 +69,18 @@ class WandbLogger:
         import wandb
 
         self._wandb = wandb
-        self._run = wandb.init(
+        try:
+            self._run = self._begin(wandb, folder, options, config)
+        except (wandb.errors.Error, OSError) as error:
+            raise UserError(
+                f"logger=wandb cannot begin ({str(error).splitlines()[0]}): check `wandb login`, or set WANDB_MODE=offline"
+            ) from error
+
+    @staticmethod
+    def _begin(wandb: Any, folder: Path, options: Mapping[str, Any], config: Mapping[str, Any]) -> Any:
+        return wandb.init(
             project=options["project"], entity=options["entity"], group=options["group"], dir=str(folder), config=dict(config),
-            id=folder.name, resume="allow", settings=wandb.Settings(silent=True),
+            id=digest([str(folder)]), resume="allow", settings=wandb.Settings(silent=True),
         )  # fmt: skip
 
     def log(self, metrics: Mapping[str, float], step: int | None) -> None:

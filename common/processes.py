@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-
-def free_port() -> int:
-    """A port that was free on loopback a moment ago. A service that can bind port 0 itself should do that instead."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def _die_with_parent() -> None:
@@ -26,8 +19,24 @@ def _die_with_parent() -> None:
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
+def descendants(pid: int) -> list[int]:
+    """The processes that `pid` has started, and theirs (Linux; elsewhere none are found)."""
+    children: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            parent = int(stat.read_text().rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(stat.parent.name))
+    found = list(children.get(pid, []))
+    for child in found:  # grows while it is walked
+        found += children.get(child, [])
+    return found
+
+
 class Service:
-    """A child process in the run's process group, its output in `log`. Stopped when the run ends, however it ends."""
+    """A child process in the run's process group, its output in `log`. Stopped when the run ends, however it ends.
+
+    Start services from the main thread: Linux ends them with the thread that started them.
+    """
 
     def __init__(self, name: str, argv: Sequence[str], log: Path, **popen: Any):
         self.name, self.log = name, log
@@ -57,12 +66,16 @@ class Service:
     def stop(self, grace: float = 5.0) -> int:
         """Ask the service to end, kill it after `grace` seconds, and return its exit code."""
         _ = self.peak_rss_mb
+        family = descendants(self.process.pid)
         if self.process.poll() is None:
             self.process.terminate()
             try:
                 self.process.wait(grace)
             except subprocess.TimeoutExpired:
                 self.process.kill()
+        for pid in family:  # what the service had started and did not end itself
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         return self.process.wait()
 
     def __repr__(self) -> str:

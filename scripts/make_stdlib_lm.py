@@ -15,6 +15,7 @@ PRETOKENS = r"\n+ *| ?[A-Za-z_]+| ?[0-9]| ?[^\sA-Za-z0-9_]+|\s+"  # a newline an
 @experiment("stdlib_lm")
 def make(cfg, run: Run) -> None:
     import math
+    import shutil
     from pathlib import Path
 
     import torch
@@ -23,8 +24,13 @@ def make(cfg, run: Run) -> None:
     from common.metrics.language import bits_per_byte, chunk_losses
     from common.training import resumable
 
-    corpus = stdlib.load(cfg.library)
-    run.data["stdlib"] = corpus.record
+    # absolute when the run begins, so that a resume from another folder means the same place
+    where = run.stage(
+        "paths", lambda: {k: cfg[k] and str(Path(cfg[k]).expanduser().absolute()) for k in ("library", "out")}
+    )
+    if where["out"]:
+        Path(where["out"]).parent.mkdir(parents=True, exist_ok=True)  # fails now rather than after the training
+    corpus = stdlib.load(where["library"], run=run)
     tokenizer_json = run.stage(
         "tokenizer", lambda: train_tokenizer(corpus.train, cfg.model.vocabulary), key=corpus.sha256
     )
@@ -72,12 +78,17 @@ def make(cfg, run: Run) -> None:
     losses = chunk_losses(model.float(), test)
     run.log({"test.bits_per_byte": bits_per_byte(losses, test, sizes), "test.perplexity": math.exp(losses.mean().item()),
              "parameters": model.num_parameters()})  # fmt: skip
-    folder = Path(cfg.out or run.dir / "stdlib_lm")
+    folder = run.dir / "stdlib_lm"
     if run.is_main:
         model.to(torch.bfloat16).save_pretrained(folder)
         tokenizer.save_pretrained(folder)
         (folder / "README.md").write_text(card(run, cfg, corpus))
-    run.say(f"model: {folder}")
+        if where["out"]:
+            scratch = Path(f"{where['out']}.new")
+            shutil.copytree(folder, scratch, dirs_exist_ok=True)
+            shutil.rmtree(where["out"], ignore_errors=True)
+            scratch.rename(where["out"])
+    run.say(f"model: {where['out'] or folder}")
     run.figure("loss", curve(run))
 
 
@@ -135,7 +146,7 @@ def build(cfg, rng, tokenizer):
 
 def card(run: Run, cfg, corpus) -> str:
     """The model card: what it was made of, how, and how well it does."""
-    m, data, shape = run.metrics, corpus.record, cfg.model
+    m, shape = run.metrics, cfg.model
     return f"""# stdlib_lm: a small language model of Python's standard library
 
 A `LlamaForCausalLM` of {m["parameters"]:,} parameters, stored as bf16 safetensors: {shape.blocks} blocks, hidden
@@ -146,7 +157,7 @@ It writes the syntax and the manner of the standard library, not useful code.
 
 | | |
 |---|---|
-| data | {data["path"]}, {len(corpus.files)} files (rule: `common/data/stdlib.py`), {m["train_tokens"]:,} training tokens |
+| data | {corpus.name}, {len(corpus.files)} files (rule: `common/data/stdlib.py`), {m["train_tokens"]:,} training tokens |
 | data sha256 | `{corpus.sha256}` |
 | held out | {len(corpus.test)} files, sha256 of the relative path mod 20 = 0 |
 | steps | {cfg.steps} of {cfg.batch_size} x {shape.context} tokens, AdamW, lr {cfg.lr}, seed {run.seed} |

@@ -13,6 +13,7 @@ import argparse
 import ast
 import json
 import os
+import re
 import shutil
 import sys
 import time
@@ -29,6 +30,7 @@ from common.processes import Service
 
 RESULTS = files.ROOT / "docs" / "results"
 SCHEMA = 1
+KINDS = ("real", "package", "synthetic")
 BEGIN, END = "<!-- claims:begin -->", "<!-- claims:end -->"
 POLL = 0.2  # seconds between looks at the running jobs
 COMMAND = [sys.executable, "-m", "papers"]
@@ -56,6 +58,9 @@ def wanted(papers: Sequence[str], slow: bool) -> list[Job]:
     """The experiments whose claims belong in the tables."""
     jobs = []
     for paper in papers:
+        chapter = configs.folder_of(f"papers.{paper}") / "README.md"
+        if not chapter.exists() or not {BEGIN, END} <= set(chapter.read_text().splitlines()):
+            raise UserError(f"{chapter} has no lines {BEGIN} and {END}: put them where the table of claims belongs")
         names = ["ci"]
         if slow:
             judged = {name for claim in claims.read(paper) for name in claim["experiments"]}
@@ -65,15 +70,23 @@ def wanted(papers: Sequence[str], slow: bool) -> list[Job]:
 
 
 def fingerprint(paper: str, name: str) -> str:
-    """What a result depends on: the paper's code and all it imports, its configs, the data here, pinned versions."""
-    sources = sorted(import_closure(paper))
-    sources += sorted(path for folder in configs.config_folders(paper) for path in folder.rglob("*.yaml"))
-    sources += [configs.folder_of(f"papers.{paper}") / "claims.yaml", files.ROOT / "constraints.txt"]
+    """What a result depends on: the paper's code and all it imports, its configs, the data here, Python and pinned versions."""
+    from common.data import stdlib
+
+    sources = import_closure(paper)
+    sources |= {path for folder in configs.config_folders(paper) for path in folder.rglob("*.yaml")}
+    sources |= {configs.folder_of(f"papers.{paper}") / "claims.yaml", files.ROOT / "constraints.txt"}
+    sources = {path for path in sources if path.is_file()}
     text = "".join(path.read_text() for path in sources if path.suffix in (".py", ".yaml"))
-    data = {name: registry.combined_sha(entry) for name, entry in registry.entries().items()
-            if name in text and registry.status(name)[0] == "found"}  # fmt: skip
-    shas = [(os.path.relpath(path, files.ROOT), files.sha256_of(path)) for path in sources]
-    return files.digest([name, shas, data])
+    data: dict[str, str] = {}
+    for found, entry in registry.entries().items():
+        if found in text and (state := registry.status(found))[0] == "found":
+            data[found] = registry.combined_sha(entry, Path(state[1]))
+    if "stdlib" in text:
+        data["stdlib"] = stdlib.load().sha256
+        sources |= set((files.ROOT / "data" / "models" / "stdlib_lm").glob("*.safetensors"))
+    shas = sorted((os.path.relpath(path, files.ROOT), files.sha256_of(path)) for path in sources)
+    return files.digest([name, shas, data, result.versions()["python"]])
 
 
 def import_closure(paper: str) -> set[Path]:
@@ -141,12 +154,10 @@ def start(job: Job, runs: Path) -> None:
     )
 
 
-def newest(runs: Path, job: Job, since: float) -> str | None:
-    """The folder that a job just started has made for itself."""
-    folders = [
-        f for f in (runs / job.paper / job.experiment).glob("2*-*") if f.is_dir() and f.stat().st_ctime >= since - 1
-    ]
-    return str(max(folders, key=lambda f: f.stat().st_ctime)) if folders else None
+def folder_of(job: Job) -> str | None:
+    """The run folder that a started job has named in its log, None where it has not yet."""
+    text = job.service.log.read_text() if job.service else ""
+    return next((line[5:] for line in text.splitlines() if line.startswith("run: ")), None)
 
 
 def run_all(jobs: list[Job], runs: Path, recorded: dict[str, Any]) -> list[str]:
@@ -158,22 +169,21 @@ def run_all(jobs: list[Job], runs: Path, recorded: dict[str, Any]) -> list[str]:
     failed: list[str] = []
     cores = result.available_cores()
     progress = Progress()
-    started: dict[str, float] = {}
 
     def ended() -> Iterator[Job]:
         while waiting or running:
             while waiting and len(running) < cores:
                 job = waiting.pop(0)
                 job.folder = pending.folder(job)
-                started[job.name] = time.time()
                 start(job, runs)
                 running.append(job)
             time.sleep(POLL)
             for job in list(running):
-                if job.folder is None and (folder := newest(runs, job, started[job.name])):
+                if job.folder is None and (folder := folder_of(job)):
                     job.folder = folder
                     pending.note(job, folder)
                 if job.service and job.service.process.poll() is not None:
+                    job.folder = job.folder or folder_of(job)
                     running.remove(job)
                     yield job
 
@@ -218,29 +228,49 @@ def record(recorded: dict[str, Any], job: Job, run: result.Result) -> None:
     """Put a run into the record. A claim that could not be judged here keeps what was recorded for it before."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
     paper = recorded["papers"].setdefault(job.paper, {"wall_s": None, "peak_rss_mb": None, "claims": [], "runs": {}})
-    before = {claim["id"]: claim for claim in paper["claims"]}
     for claim in run.claims:
-        old = before.get(claim["id"])
-        if claim["value"] is None and old is not None and old["value"] is not None:
-            claim = claim | {key: old[key] for key in ("value", "holds")}
-            before[claim["id"]] = claim | {key: old[key] for key in ("experiment", "recorded_at", "data")}
-        else:
-            before[claim["id"]] = claim | {
-                "experiment": job.experiment,
-                "recorded_at": now,
-                "data": kind_of_data(claim, run.data),
-            }
-    order = [claim["id"] for claim in claims.read(job.paper)]
-    paper["claims"] = sorted((c for c in before.values() if c["id"] in order), key=lambda c: order.index(c["id"]))
-    fingerprints = paper["runs"].get(job.experiment, {}).get("fingerprints", [])
-    figures = copy_figures(job, run)
-    paper["runs"][job.experiment] = {
-        "fingerprints": [*fingerprints[-3:], job.fingerprint], "recorded_at": now, "git_commit": run.git_commit, "seed": run.seed,
-        "wall_s": run.wall_s, "peak_rss_mb": run.peak_rss_mb, "tables": run.tables, "figures": figures, "notes": run.notes, "data": clean(run.data),
-    }  # fmt: skip
+        kind = kind_of_data(claim, run.data)
+        entry = claim | {"experiment": job.experiment, "recorded_at": now, "data": kind}
+        same = [c for c in paper["claims"] if (c["id"], c["experiment"]) == (claim["id"], job.experiment)]
+        if claim["value"] is None and claim["holds"] is None and any(c["value"] is not None for c in same):
+            continue  # not measured here: what was measured elsewhere stays
+        better = [c for c in same if KINDS.index(c["data"]) < KINDS.index(kind) and c["value"] is not None]
+        if not better:  # real data are not displaced by made-up ones
+            paper["claims"] = [c for c in paper["claims"] if c not in same] + [entry]
+    paper["claims"] = current(paper["claims"], claims.read(job.paper))
+    previous = paper["runs"].get(job.experiment)
+    kind = kind_of_run(run.data)
+    seen = (previous["fingerprints"] if previous else {}) | {kind: job.fingerprint}
+    if previous and KINDS.index(previous["kind"]) < KINDS.index(kind):
+        paper["runs"][job.experiment] = previous | {"fingerprints": seen}
+    else:
+        paper["runs"][job.experiment] = {
+            "kind": kind,
+            "fingerprints": seen,
+            "recorded_at": now,
+            "figures": copy_figures(job, run),
+            "notes": [without_paths(note) for note in run.notes],
+            "data": clean(run.data),
+            **{name: getattr(run, name) for name in ("git_commit", "seed", "wall_s", "peak_rss_mb", "tables")},
+        }
     paper["wall_s"] = sum(r["wall_s"] for r in paper["runs"].values())
     paper["peak_rss_mb"] = max(r["peak_rss_mb"] for r in paper["runs"].values())
     recorded |= {"schema": SCHEMA, "generated": now, "machine": run.machine, "versions": run.versions}
+
+
+def current(recorded: list[dict[str, Any]], now: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The recorded claims as the claims file has them now, judged by its thresholds, in its order; the others are dropped."""
+    found = []
+    for claim in now:
+        for old in (c for c in recorded if c["id"] == claim["id"]):
+            measured = old["value"] is not None
+            found.append(old | claim | {"holds": claims.verdict(claim, old["value"]) if measured else old["holds"]})
+    return found
+
+
+def without_paths(note: str) -> str:
+    """A note as it may be published: without the folders of the machine it was made on."""
+    return re.sub(r"(?<![\w:/.])/(?:[\w.+=-]+/)+([\w.+=-]+)", r"\1", note)
 
 
 def clean(data: dict[str, Any]) -> dict[str, Any]:
@@ -250,9 +280,14 @@ def clean(data: dict[str, Any]) -> dict[str, Any]:
 
 def kind_of_data(claim: dict[str, Any], data: dict[str, Any]) -> str:
     """real, package or synthetic: of the data the claim requires, else of the most real data in the run."""
-    required = [data[need.partition("@")[0]]["source"] for need in claim["requires"] if need.partition("@")[0] in data]
-    sources = required or [entry["source"] for entry in data.values()]
-    return "real" if "real" in sources else "package" if {"package", "artefact"} & set(sources) else "synthetic"
+    required = {name: data[name] for need in claim["requires"] if (name := need.partition("@")[0]) in data}
+    return kind_of_run(required or data)
+
+
+def kind_of_run(data: dict[str, Any]) -> str:
+    """The most real kind of data in a run."""
+    sources = {entry["source"] for entry in data.values()}
+    return "real" if "real" in sources else "package" if {"package", "artefact"} & sources else "synthetic"
 
 
 def copy_figures(job: Job, run: result.Result) -> list[str]:
@@ -355,7 +390,7 @@ def main(argv: Sequence[str]) -> int:
         recorded = read()
         jobs = [] if arguments.render else wanted(arguments.papers or configs.papers(), arguments.slow)
         known = {
-            (paper, name): run["fingerprints"]
+            (paper, name): set(run["fingerprints"].values())
             for paper, entry in recorded["papers"].items()
             for name, run in entry["runs"].items()
         }

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
 
+from filelock import FileLock
+
 from common import files
 from common.data.registry import Entry, File, how_to_get, sha256_of_content
 from common.errors import UserError
@@ -44,12 +46,16 @@ def fetch(entry: Entry, timeout: float = TIMEOUT) -> Path:
 
 
 def fetch_file(file: File, target: Path, timeout: float = TIMEOUT) -> None:
-    """Download one file to `target`, through `target`.part."""
-    if target.exists() and sha256_of_content(target) == file.sha256:
-        return
+    """Download one file to `target`, through `target`.part; nothing to do where it is there and right."""
     part = target.with_name(target.name + ".part")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{target}.lock"):  # two processes must not write one file
+        if not (target.exists() and sha256_of_content(target) == file.sha256):
+            _fetch_locked(file, target, part, timeout)
+
+
+def _fetch_locked(file: File, target: Path, part: Path, timeout: float) -> None:
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
         _transfer(file, part, timeout)
         found = files.sha256_of(part)
         if found != file.sha256:

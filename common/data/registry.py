@@ -10,6 +10,7 @@ import gzip
 import hashlib
 import json
 import os
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -22,7 +23,7 @@ from common.run import Run
 
 @dataclass(frozen=True)
 class File:
-    path: str  # where it lies below a data folder
+    path: str  # below the entry's folder; may hold a *; empty for a set of one file
     sha256: str  # of the plain content; a .gz beside it counts
     bytes: int
     url: str | None = None
@@ -84,7 +85,7 @@ def locate(name: str, *, run: Run | None = None) -> Path:
     """The verified file (or folder, for a set of several files) of a registry entry.
 
     With `run`, its use is recorded in the run's data, and a missing file is fetched where `data.download=true`.
-    A file may be gzip-compressed (its name then ends in .gz): open it with `open_text` or `read_bytes`.
+    A file may be gzip-compressed (its name then ends in .gz): read it with `read_text` or `read_bytes`.
     Raises UserError where it is missing (saying how to get it) or its checksum is wrong.
     """
     wanted = entry(name)
@@ -96,15 +97,24 @@ def locate(name: str, *, run: Run | None = None) -> Path:
     if path is None:
         raise UserError(f"{wanted.title} is not here: {how_to_get(wanted)}")
     if run is not None:
-        run.record_data(name, "real", path, combined_sha(wanted))
+        run.record_data(name, "real", path, combined_sha(wanted, path))
     return path
 
 
-def combined_sha(wanted: Entry) -> str:
-    """The sha256 of the one file, or over the sums of several."""
+def combined_sha(wanted: Entry, path: Path) -> str:
+    """The sha256 of the one file, or over the names and sums of several; computed where the registry names none."""
+    parts = (
+        [path] if not wanted.is_folder else [found for file in wanted.files for found in sorted(path.glob(file.path))]
+    )
+    known = {file.path: file.sha256 for file in wanted.files}
+    sums = [
+        known.get(p.relative_to(path).as_posix() if wanted.is_folder else "") or sha256_of_content(p) for p in parts
+    ]
     if not wanted.is_folder:
-        return wanted.files[0].sha256
-    return hashlib.sha256("".join(f"{file.path}\0{file.sha256}\n" for file in wanted.files).encode()).hexdigest()
+        return sums[0]
+    return hashlib.sha256(
+        "".join(f"{p.relative_to(path).as_posix()}\0{s}\n" for p, s in zip(parts, sums, strict=True)).encode()
+    ).hexdigest()
 
 
 def how_to_get(wanted: Entry) -> str:
@@ -122,16 +132,21 @@ def _found(wanted: Entry) -> Iterator[Path]:
     """Whole, verified copies of an entry; a copy with a wrong checksum ends the search with an error."""
     for folder in folders():
         for relative in wanted.paths:
-            parts = [
-                _plain_or_gz(folder / relative / file.path if file.path else folder / relative) for file in wanted.files
-            ]
-            here = [part for part in parts if part is not None]
-            if len(here) < len(parts):
+            here = [_matches(folder / relative, file) for file in wanted.files]
+            if not all(here):
                 continue
-            for file, part in zip(wanted.files, here, strict=True):
-                if file.sha256:  # empty: gated weights whose sum depends on the licensee's copy
-                    verify(part, file.sha256)
-            yield folder / relative if wanted.is_folder else here[0]
+            for file, parts in zip(wanted.files, here, strict=True):
+                if file.sha256:  # empty: weights whose sum depends on the licensee's copy
+                    verify(parts[0], file.sha256)
+            yield folder / relative if wanted.is_folder else here[0][0]
+
+
+def _matches(base: Path, file: File) -> list[Path]:
+    """The files that a registry file stands for: itself, itself compressed, or all that its pattern matches."""
+    if "*" in file.path:
+        return sorted(base.glob(file.path))
+    path = _plain_or_gz(base / file.path if file.path else base)
+    return [path] if path else []
 
 
 def _plain_or_gz(path: Path) -> Path | None:
@@ -164,8 +179,8 @@ def sha256_of_content(path: Path) -> str:
     try:
         with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
-    except (EOFError, gzip.BadGzipFile):
-        return "(truncated archive)"
+    except (EOFError, gzip.BadGzipFile, zlib.error):
+        return "(damaged archive)"
 
 
 def read_bytes(path: Path) -> bytes:

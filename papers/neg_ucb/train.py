@@ -16,7 +16,7 @@ STUDIES = {
 }
 
 
-@experiment("neg_ucb")
+@experiment("neg_ucb", dry=True)
 def train(cfg, run: Run) -> None:
     from importlib import import_module
 

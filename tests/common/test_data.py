@@ -174,7 +174,7 @@ def test_server_without_ranges_starts_over(server, tmp_path):
 def test_changed_content_is_refused_and_dropped(server, tmp_path):
     with pytest.raises(UserError, match="checksum mismatch"):
         download.fetch(make_entry(f"{server}/thing", sha="0" * 64))
-    assert list((tmp_path / "cache" / "data" / "things").iterdir()) == []
+    assert [p.name for p in (tmp_path / "cache" / "data" / "things").iterdir()] == ["thing.bin.lock"]
 
 
 @pytest.mark.parametrize(

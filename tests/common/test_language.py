@@ -68,7 +68,7 @@ def test_what_is_not_there_is_said(tmp_path):
     assert "no model at" in refused("no_such_model")
     assert "no model at" in refused(tmp_path / "nowhere")
     assert "not a model that can be loaded" in refused(tmp_path)
-    assert "hub id you can reach" in refused("nobody/nothing")
+    assert "data.download=true" in refused("nobody/nothing")
 
 
 def test_a_classifier_is_not_a_causal_model(broken):

@@ -4,6 +4,7 @@ import math
 import os
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -157,6 +158,19 @@ def test_services_log_to_the_run_and_die_with_it(run):
     assert run.record("running")["peak_rss_mb"] > service.peak_rss_mb
     run.close()
     assert service.process.poll() is not None
+
+
+def test_what_a_service_has_started_dies_with_it(run):
+    from common.processes import descendants
+
+    run.spawn("family", ["sh", "-c", "sleep 600 & wait"])
+    deadline = time.monotonic() + 30
+    while len(family := descendants(os.getpid())) < 2 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    run.close()
+    time.sleep(0.1)
+    commands = [Path(f"/proc/{pid}/cmdline") for pid in family]
+    assert not [path for path in commands if path.exists() and path.read_bytes()]  # (a zombie has an empty one)
 
 
 def test_progress_yields_everything_with_and_without_a_terminal(run, capsys):

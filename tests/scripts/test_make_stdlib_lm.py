@@ -74,8 +74,7 @@ def test_committed_model_is_what_its_card_says():
     assert config["intermediate_size"] in {m * 2**k for m in (12, 20) for k in range(12)}
     model, tokenizer = language.load("stdlib_lm")
     corpus = stdlib.load()
-    assert f"`{corpus.sha256}`" in (folder / "README.md").read_text() or corpus.sha256 != "", (
-        "another Python: the held-out text differs"
-    )
+    if f"`{corpus.sha256}`" not in (folder / "README.md").read_text():
+        pytest.skip("another Python than the card's: its library, and so the held-out text, differs")
     some = text.chunked(text.token_stream(corpus.test.values(), tokenizer), 256, limit=12)
     assert bits_per_byte(chunk_losses(model, some), some, text.token_bytes(tokenizer)) < 1.6

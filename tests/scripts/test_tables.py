@@ -103,15 +103,41 @@ def test_committed_pages_are_what_the_record_says():
         assert tables.with_block(chapter, tables.block(recorded, paper)) == chapter
 
 
-def test_claims_not_measured_here_keep_what_was_recorded(toy_copy):
+def recorded_runs(folder, *runs):
+    """The record after runs of the toy's first claim, each a (value, holds, source of its data)."""
     from common.result import Result
 
-    claim = {**tables.claims.read("toy")[0], "value": 3.0, "holds": True}
-    run = {"data": {}, "git_commit": None, "seed": 0, "wall_s": 1.0, "peak_rss_mb": 1.0, "tables": {}, "figures": [], "notes": [],
-           "machine": {}, "versions": {}}  # fmt: skip
     recorded = {"papers": {}}
-    job = tables.Job("toy", "ci", "f")
-    tables.record(recorded, job, Result(toy_copy, run | {"claims": [claim]}))
-    tables.record(recorded, job, Result(toy_copy, run | {"claims": [claim | {"value": None, "holds": None}]}))
-    (kept,) = recorded["papers"]["toy"]["claims"]
-    assert (kept["value"], kept["holds"]) == (3.0, True)
+    for value, holds, source in runs:
+        claim = {**tables.claims.read("toy")[0], "value": value, "holds": holds}
+        run = {"data": {"x": {"source": source, "path": "/somewhere/x", "sha256": None}}, "git_commit": None, "seed": 0, "wall_s": 1.0,
+               "peak_rss_mb": 1.0, "tables": {}, "figures": [], "notes": [f"from /home/me/{source}.csv"], "machine": {}, "versions": {},
+               "claims": [claim]}  # fmt: skip
+        tables.record(recorded, tables.Job("toy", "ci", f"fingerprint of {source}"), Result(folder, run))
+    return recorded["papers"]["toy"]
+
+
+@pytest.mark.parametrize(
+    ("runs", "kept"),
+    [
+        ([(3.0, True, "real"), (None, None, "real")], (3.0, True, "real")),  # not measured here
+        ([(3.0, True, "real"), (None, False, "real")], (None, False, "real")),  # measured, and not a number
+        ([(3.0, True, "real"), (2.6, True, "synthetic")], (3.0, True, "real")),
+        ([(2.6, True, "synthetic"), (3.0, True, "real")], (3.0, True, "real")),
+        ([(3.0, True, "real"), (9.0, False, "real")], (9.0, False, "real")),
+    ],
+)
+def test_what_is_recorded_is_displaced_only_by_a_measurement_on_data_as_real(toy_copy, runs, kept):
+    paper = recorded_runs(toy_copy, *runs)
+    (claim,) = paper["claims"]
+    assert (claim["value"], claim["holds"], claim["data"]) == kept
+    assert paper["runs"]["ci"]["notes"] == [f"from {kept[2]}.csv"]
+    assert set(paper["runs"]["ci"]["fingerprints"]) == {source for _, _, source in runs}
+
+
+def test_a_changed_threshold_judges_what_was_recorded(toy_copy):
+    path = toy_copy / "papers" / "toy" / "claims.yaml"
+    paper = recorded_runs(toy_copy, (3.0, True, "real"))
+    path.write_text(path.read_text().replace("[2.5, 3.5]", "[10, 20]"))
+    (claim,) = tables.current(paper["claims"], tables.claims.read("toy"))
+    assert claim["holds"] is False
