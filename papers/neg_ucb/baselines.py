@@ -72,12 +72,18 @@ class C2UCB(NegUCB):
     def ucb(self, x: np.ndarray, g: Hashable) -> tuple[np.ndarray, np.ndarray]:
         mean = self.phi(x) @ self.Theta[:, 0]
         row, item = np.nonzero(x[:, : self.items])
-        singles = x[row].copy()
+        value, which = x[row, item], np.arange(len(row))
+        if (x[:, self.items :] == x[0, self.items :]).all():  # one context: bids share their items' single bids
+            _, first, which = np.unique(item + 1j * value, return_index=True, return_inverse=True)
+            row_of, item_of = row[first], item[first]
+        else:
+            row_of, item_of = row, item
+        singles = x[row_of]
         singles[:, : self.items] = 0
-        singles[np.arange(len(row)), item] = x[row, item]
+        singles[np.arange(len(row_of)), item_of] = x[row_of, item_of]
         phi = self.phi(singles)
         widths = np.sqrt(np.maximum(np.einsum("ij,ij->i", phi @ self.A_inv, phi), 0))
-        bonus = np.bincount(row, self.alpha_theta * widths, minlength=len(x))
+        bonus = np.bincount(row, self.alpha_theta * widths[which], minlength=len(x))
         return mean, bonus / np.maximum(np.bincount(row, minlength=len(x)), 1) if self.average else bonus
 
 

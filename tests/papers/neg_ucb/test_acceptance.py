@@ -333,6 +333,11 @@ def test_item_bonus_is_the_sum_over_the_items_of_the_bid():
     plain, *_ = learn(baselines.lin_ucb(features.Linear(4), alpha=0.7))
     assert model.ucb(row, 0)[1][0] == pytest.approx(sum(plain.ucb(single, 0)[1][0] for single in singles))
     assert model.ucb(row, 0)[0][0] == pytest.approx(plain.ucb(row, 0)[0][0])  # the mean is the whole bid's
+    many = np.array([[0.5, 0.0, 0.2, -0.1], [0.5, 0.3, 0.0, -0.1], [0.0, 0.0, 0.0, -0.1], [0.2, 0.3, 0.2, -0.1]])
+    one_by_one = [model.ucb(bid[None], 0)[1][0] for bid in many]
+    assert model.ucb(many, 0)[1] == pytest.approx(one_by_one)
+    many[0, 3] = 0.4  # contexts that differ
+    assert model.ucb(many, 0)[1][1:] == pytest.approx(one_by_one[1:])
 
 
 def test_per_counterpart_shares_nothing():
