@@ -43,7 +43,10 @@ def load(cfg: Any, run: Run) -> Inputs:
         raise UserError(
             f"{cfg.model.path} has no nn.Linear besides its output head, so there is nothing to quantise: is it quantised already?"
         )
-    documents = texts(cfg.data.calibration, "train", run)
+    broken = next((name for name, p in model.named_parameters() if not torch.isfinite(p).all()), None)
+    if broken is not None:
+        raise UserError(f"{broken} of {cfg.model.path} has NaN or infinite entries: get or train the model again")
+    documents = limited(texts(cfg.data.calibration, "train", run), cfg.data.characters)
     draw = {"windows": random_windows, "documents": random_documents}.get(cfg.data.sampling)
     if draw is None:
         raise UserError(f"data.sampling={cfg.data.sampling} is unknown: choose windows or documents")
@@ -53,7 +56,11 @@ def load(cfg: Any, run: Run) -> Inputs:
     if cfg.finetune:
         n = cfg.tuning.end_to_end.sequences + cfg.tuning.valid
         tuning = draw(documents, tokenizer, context, n, run.rng("tuning").torch)
-    test = text.chunked(text.token_stream(texts(cfg.data.test, "test", run), tokenizer), context, cfg.data.test_chunks)
+    test = text.chunked(
+        text.token_stream(limited(texts(cfg.data.test, "test", run), cfg.data.characters), tokenizer),
+        context,
+        cfg.data.test_chunks,
+    )
     return Inputs(model, tokenizer, calibration, tuning, test, [*model_key(where), cfg.model.dtype])
 
 
@@ -101,6 +108,17 @@ def random_documents(documents: list[str], tokenizer: Any, context: int, n: int,
     return torch.stack(found)
 
 
+def limited(documents: list[str], characters: int | None) -> list[str]:
+    """The first `characters` of the documents; all of them if None."""
+    kept, left = [], characters
+    for document in documents:
+        if left is not None and left <= 0:
+            break
+        kept.append(document if left is None else document[:left])
+        left = None if left is None else left - len(document)
+    return kept
+
+
 def sequences(name: str, tokenizer: Any, context: int, n: int, seed: int = 0) -> Tensor:
     """(n, context) int64 calibration sequences from a corpus of `texts`, without a run."""
     return random_windows(texts(name, "train"), tokenizer, context, n, torch.Generator().manual_seed(seed))
@@ -109,9 +127,7 @@ def sequences(name: str, tokenizer: Any, context: int, n: int, seed: int = 0) ->
 def texts(name: str, split: str, run: Run | None = None) -> list[str]:
     """The documents of a named corpus, or of a .txt (one document) or .jsonl file (field `text` of each line)."""
     if name == "stdlib":
-        corpus = stdlib.load()
-        if run is not None:
-            run.data["stdlib"] = corpus.record
+        corpus = stdlib.load(run=run)
         return list((corpus.train if split == "train" else corpus.test).values())
     if name == "wikitext2":
         path = registry.locate("wikitext2_valid" if split == "train" else "wikitext2_test", run=run)

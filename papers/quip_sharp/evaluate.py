@@ -19,7 +19,7 @@ def evaluate(cfg, run: Run) -> None:
 
     model, tokenizer = language.load(cfg.model.path, run=run, dtype=cfg.model.dtype, device=run.device)
     data.check_context(model, cfg.data.context)
-    stream = text.token_stream(data.texts(cfg.data.test, "test", run), tokenizer)
+    stream = text.token_stream(data.limited(data.texts(cfg.data.test, "test", run), cfg.data.characters), tokenizer)
     chunks = text.chunked(stream, cfg.data.context, cfg.data.test_chunks)
     losses = run.stage(
         "losses",

@@ -57,7 +57,7 @@ class StoredHessians(Mapping[str, Tensor]):
                 visit = next(visit for visit in visits if visit.name == layer)
                 return {f"{layer}.{group[0]}": pack(moment.matrix()) for group, moment in visit.hessians.items()}
 
-            names = run.stage(f"hessians-{layer}", measure, self.key, shared=True)
+            names = run.stage(f"hessians-{layer}", lambda: finite(measure()), self.key, shared=True)
             self.layer_of |= dict.fromkeys(names, layer)
         self._read = lru_cache(maxsize=1)(self._read_layer)
 
@@ -78,6 +78,17 @@ class StoredHessians(Mapping[str, Tensor]):
 
     def __len__(self) -> int:
         return len(self.layer_of)
+
+
+def finite(hessians: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The Hessians; UserError where one has NaN or infinite entries."""
+    for name, H in hessians.items():
+        if not torch.isfinite(H).all():
+            raise UserError(
+                f"the Hessian of {name} has NaN or infinite entries: the model overflows on its calibration text "
+                "(use model.dtype=float32 or bfloat16, and check the weights)"
+            )
+    return hessians
 
 
 def pack(H: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ from common.errors import UserError
 from common.experiment import Run, experiment
 
 
-@experiment("quip_sharp")
+@experiment("quip_sharp", dry=True)
 def train(cfg, run: Run) -> None:
     from papers.quip_sharp import dry, scaling, studies
 
