@@ -273,7 +273,7 @@ def transformers(paths: Mapping[str, Mapping[str, NDArray]], eps: float) -> Figu
     fig, axes = plt.subplots(
         2,
         len(paths),
-        figsize=(2.3 * len(paths) + 0.6, 5),
+        figsize=(1.65 * len(paths) + 0.6, 4.4),
         layout="constrained",
         sharex=True,
         sharey="row",
@@ -290,8 +290,8 @@ def transformers(paths: Mapping[str, Mapping[str, NDArray]], eps: float) -> Figu
         lower.set(xlabel="step")
     axes[0, 0].set(ylabel="loss $L_k$")
     axes[1, 0].set(ylabel="effective weight")
-    for ax in axes[:, 0]:
-        ax.legend(frameon=False, fontsize=8)
+    axes[0, 0].legend(frameon=False, fontsize=8, loc="lower left")
+    axes[1, 0].legend(frameon=False, fontsize=8, loc="upper left")
     return fig
 
 
