@@ -23,12 +23,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from common import claims, configs, experiment, files, report, result
+from common import claims, cli, configs, experiment, files, report, result
 from common.data import registry
 from common.errors import UserError
 from common.processes import Service
 
 RESULTS = files.ROOT / "docs" / "results"
+FRONT = files.ROOT / "README.md"
 SCHEMA = 1
 KINDS = ("real", "package", "synthetic")
 BEGIN, END = "<!-- claims:begin -->", "<!-- claims:end -->"
@@ -310,9 +311,8 @@ def write(recorded: dict[str, Any]) -> None:
     files.write_json(RESULTS / "results.json", recorded)
     for path, text in pages(recorded).items():
         files.write_atomic(path, text)
-    for paper in recorded["papers"]:
-        chapter = configs.folder_of(f"papers.{paper}") / "README.md"
-        files.write_atomic(chapter, with_block(chapter.read_text(), block(recorded, paper)))
+    for path, text in blocks(recorded).items():
+        files.write_atomic(path, with_block(path.read_text(), text))
 
 
 def pages(recorded: dict[str, Any]) -> dict[Path, str]:
@@ -321,6 +321,29 @@ def pages(recorded: dict[str, Any]) -> dict[Path, str]:
         RESULTS / "index.md": index(recorded),
         **{RESULTS / f"{paper}.md": page(recorded, paper) for paper in recorded["papers"]},
     }
+
+
+def blocks(recorded: dict[str, Any]) -> dict[Path, str]:
+    """Path -> text between the markers, for each chapter and for the front page."""
+    found = {configs.folder_of(f"papers.{paper}") / "README.md": block(recorded, paper) for paper in recorded["papers"]}
+    return found | {FRONT: overview(recorded)}
+
+
+def overview(recorded: dict[str, Any]) -> str:
+    """One line a paper: its title and how many of its gated claims hold."""
+    lines = []
+    for paper in configs.papers():
+        gated = [c["holds"] for c in recorded["papers"].get(paper, {}).get("claims", []) if c["gate"]]
+        verdict = f"{gated.count(True)} of {len(gated)} hold" if gated else "not recorded"
+        failing = f", {gated.count(False)} fail" if gated.count(False) else ""
+        lines.append(
+            {
+                "package": f"[{paper}](papers/{paper}/README.md)",
+                "paper": cli.title_of(paper),
+                "gated claims": verdict + failing,
+            }
+        )
+    return report.markdown(lines)
 
 
 def rows(recorded: dict[str, Any], paper: str) -> list[dict[str, str]]:

@@ -20,6 +20,8 @@ def toy_copy(tmp_path, monkeypatch):
     copy = shutil.copytree(toy.HERE, tmp_path / "toy", ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.setenv("TOY_FOLDER", str(copy))
     monkeypatch.setattr(tables, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(tables, "FRONT", tmp_path / "README.md")
+    (tmp_path / "README.md").write_text(f"front\n{tables.BEGIN}\n{tables.END}\n")
     monkeypatch.setattr(tables, "COMMAND", [sys.executable, "-m", "tests.common.toy"])
     monkeypatch.setattr(configs, "papers", lambda: ["toy"])
     monkeypatch.chdir(ROOT)
@@ -43,6 +45,7 @@ def test_tables_are_run_once_and_rendered_into_pages_and_chapter(toy_copy, tmp_p
     assert chapter.startswith("# A toy\n\nbefore\n")
     assert chapter.endswith("after\n")
     assert "the slope is found" in (tmp_path / "results" / "index.md").read_text()
+    assert "1 of 1 hold" in (tmp_path / "README.md").read_text()
     capsys.readouterr()
     assert tables.main([]) == 0
     assert "0 of 1" in capsys.readouterr().err
@@ -77,7 +80,8 @@ def test_interrupted_tables_go_on_in_the_same_run_folder(toy_copy, tmp_path):
     path.write_text(path.read_text() + "sleep: 0.2\n")
     code = (
         "import sys; from pathlib import Path; from scripts import tables; from common import configs; from tests.common import toy; toy.attach(); "
-        f"tables.RESULTS = Path({str(tmp_path / 'results')!r}); tables.COMMAND = [sys.executable, '-m', 'tests.common.toy']; "
+        f"tables.RESULTS = Path({str(tmp_path / 'results')!r}); tables.FRONT = Path({str(tmp_path / 'README.md')!r}); "
+        "tables.COMMAND = [sys.executable, '-m', 'tests.common.toy']; "
         "configs.papers = lambda: ['toy']; sys.exit(tables.main([]))"
     )
     process = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stderr=subprocess.DEVNULL)
@@ -98,9 +102,8 @@ def test_committed_pages_are_what_the_record_says():
     recorded = tables.read()
     for path, text in tables.pages(recorded).items():
         assert path.read_text() == text, f"{path} was edited by hand: run `python -m scripts.tables --render`"
-    for paper in recorded["papers"]:
-        chapter = (configs.folder_of(f"papers.{paper}") / "README.md").read_text()
-        assert tables.with_block(chapter, tables.block(recorded, paper)) == chapter
+    for path, text in tables.blocks(recorded).items():
+        assert tables.with_block(path.read_text(), text) == path.read_text(), path
 
 
 def recorded_runs(folder, *runs):
