@@ -111,6 +111,10 @@ class WindowIndex:
 
     def _segment(self, X, labels, ids, progress=None, graphs: bool = True) -> Segment:
         parts = NEEDS[self.method] if graphs else ""
+        if np.all(
+            labels[1:] >= labels[:-1]
+        ):  # a segment does not copy what is sorted already, and X belongs to the caller
+            X, labels = X.copy(), labels.copy()
         segment = Segment(
             X,
             labels,
@@ -194,11 +198,13 @@ class WindowIndex:
             raise ValueError(
                 f"lo has shape {np.shape(lo)} and hi {np.shape(hi)} for {nq} queries: give scalars, (nq,), or (nq, m) for unions"
             ) from None
-        with np.errstate(invalid="ignore"):
-            try:
-                wrong = np.argwhere(lo > hi)
-            except TypeError:
-                raise ValueError(f"lo is {lo.dtype} and hi is {hi.dtype}: give both of the labels' kind") from None
+        free = any(
+            bound.dtype.kind == "f" and np.isinf(bound).all() for bound in (lo, hi)
+        )  # no bound: it has no kind to compare
+        try:
+            wrong = np.argwhere(lo > hi) if lo.dtype.kind == hi.dtype.kind or not free else np.empty((0, 2), int)
+        except TypeError:
+            raise ValueError(f"lo is {lo.dtype} and hi is {hi.dtype}: give both of the labels' kind") from None
         if len(wrong):
             i = tuple(wrong[0])
             raise ValueError(f"lo > hi in window {int(i[0])} ({lo[i]} > {hi[i]}): swap them")
@@ -270,6 +276,8 @@ class WindowIndex:
         kind = self.segments[0].labels.dtype if self.segments else labels.dtype
         if labels.dtype.kind != kind.kind:
             raise ValueError(f"labels are {labels.dtype} and the index's {kind}: give the same kind")
+        if (labels.astype(kind) != labels).any():
+            raise ValueError(f"labels are {labels.dtype}, finer than the index's {kind}: round them, or fit anew")
         ids = np.arange(self.next_id, self.next_id + len(X))
         self.next_id += len(X)
         part: tuple[np.ndarray, ...] = (X, labels.astype(kind), ids)

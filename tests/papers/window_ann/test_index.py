@@ -93,6 +93,29 @@ def test_integers_and_bytes_are_vectors_too():
     assert fit(X=X).search(X[:2], 0, 9, 1)[0].tolist() == [[0], [1]]
 
 
+def test_the_caller_may_change_their_arrays_after_fit(work):
+    X, labels = work.X[:50].copy(), np.arange(50)
+    index = WindowIndex("tree", **SMALL).fit(X, labels)
+    X[:], labels[:] = 0, 0
+    assert index.search(work.X[:3], 0, 49, 1)[0][:, 0].tolist() == [0, 1, 2]
+
+
+def test_dates_go_with_a_bound_that_is_none(work):
+    days = np.arange("2020-01-01", "2020-01-11", dtype="M8[D]")
+    index = WindowIndex("tree", **SMALL).fit(work.X[:10], days)
+    assert sorted(index.search(work.X[:1], days[7], np.inf, 3)[0][0].tolist()) == [7, 8, 9]
+    assert index.search(work.X[:1], -np.inf, days[0], 2, closed="right")[0][0].tolist() == [0, -1]
+    with pytest.raises(ValueError, match="lo > hi"):
+        index.search(work.X[:1], days[2], days[1])
+    with pytest.raises(ValueError, match="finer"):
+        index.insert(work.X[:1], np.array(["2020-01-01T12"], "M8[h]"))
+
+
+def test_no_queries_have_no_answers(index):
+    ids, distances = index.search(np.empty((0, 16)), 0, 1)
+    assert ids.shape == distances.shape == (0, 10)
+
+
 # ---- planner ---------------------------------------------------------------------------------------------------------
 
 
