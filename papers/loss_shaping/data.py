@@ -192,7 +192,10 @@ def _dates(column: pd.Series, path: Path, cfg: Any) -> pd.DatetimeIndex:
     steps = dates[1:] - dates[:-1]
     if (steps <= pd.Timedelta(0)).any():
         row = int((steps <= pd.Timedelta(0)).argmax()) + 2
-        raise UserError(f"{path} is not in order of time: row {row} ({dates[row - 1]}) does not come after the one before; sort it and drop duplicates")  # fmt: skip
+        raise UserError(
+            f"{path} is not in order of time: row {row} ({dates[row - 1]}) does not come after the one before; "
+            f"sort it and drop duplicates"
+        )
     if cfg.irregular != "keep" and not _regular(dates):
         row = int((steps != steps[0]).argmax()) + 2
         raise UserError(f"{path} is not evenly spaced: row {row} comes {steps[row - 2]} after the one before, others {steps[0]}; "
@@ -239,7 +242,10 @@ def standardise(series: Series, train_rows: int) -> tuple[NDArray, NDArray, NDAr
     train = series.values[:train_rows]
     mean, std = train.mean(0), train.std(0)
     if flat := [column for column, s in zip(series.columns, std, strict=True) if not s > 0]:
-        raise UserError(f"column {flat[0]!r} of {series.name} is constant over the {train_rows} training rows: leave it out with data.drop=[{','.join(flat)}]")  # fmt: skip
+        raise UserError(
+            f"column {flat[0]!r} of {series.name} is constant over the {train_rows} training rows: "
+            f"leave it out with data.drop=[{','.join(flat)}]"
+        )
     return (series.values - mean) / std, mean, std
 
 

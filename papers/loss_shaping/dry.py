@@ -29,4 +29,7 @@ def estimate(cfg: Any, run: Run) -> None:
     runs = 1 + len([m for m in cfg.methods if m != "erm"]) * (6 if cfg.level == "select" else 1)
     hours = 6.0 * params * tokens * windows * runs * len(cfg.seeds) / FLOPS / 3600
     run.log({"params": params, "memory_gb": 16.0 * params / 1e9, "hours": hours})
-    run.note(f"hours: {runs} trainings a seed, 6 x parameters x {tokens} rows x {windows:.0f} windows at {FLOPS:.0e} operations a second; memory: weights, gradients and Adam in 32 bits, without activations")  # fmt: skip
+    run.note(
+        f"hours: {runs} trainings a seed, 6 x parameters x {tokens} rows x {windows:.0f} windows at {FLOPS:.0e} operations "
+        f"a second; memory: weights, gradients and Adam in 32 bits, without activations"
+    )

@@ -33,12 +33,12 @@ def lr_factor(cfg: Any) -> Callable[[int], float]:
     return kinds[cfg.schedule]
 
 
-def make_forecaster(cfg: Any, data: Dataset, run: Run, seed: int) -> nn.Module:
-    """The forecaster of `cfg` (the config's `model`), its weights a function of the seed alone."""
+def make_forecaster(cfg: Any, data: Dataset, seed: int) -> nn.Module:
+    """The forecaster of `cfg` (the config's `model`), its weights drawn by torch from this seed, as the paper's are."""
     windows = data.segments["train"]
     shape = Shape(data.channels, data.mark_width, windows.context, windows.label, windows.horizon)
     with torch.random.fork_rng():
-        torch.manual_seed(run.rng("init", seed).seed)
+        torch.manual_seed(seed)
         return build_forecaster(cfg.name, shape, cfg)
 
 
@@ -63,7 +63,16 @@ def batch_stream(windows: Windows, size: int, run: Run, seed: int) -> tuple[Call
 
 @torch.no_grad()
 def evaluate(forecaster: nn.Module, windows: Windows, batch_size: int) -> dict[str, NDArray[np.float64]]:
-    """Errors over all windows, each counted once. mse and mae (T, C); windows (N, T), squared, channels averaged."""
+    """Errors over all windows, each counted once. mse and mae (T, C); windows (N, T), squared, channels averaged.
+
+    Informer and Reformer draw at random here too: always the same draws, and training's are left as they were.
+    """
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return _evaluate(forecaster, windows, batch_size)
+
+
+def _evaluate(forecaster: nn.Module, windows: Windows, batch_size: int) -> dict[str, NDArray[np.float64]]:
     was_training, device = forecaster.training, next(forecaster.parameters()).device
     forecaster.eval()
     squared = absolute = torch.zeros((), dtype=torch.float64)
@@ -91,7 +100,7 @@ def fit(cfg: Any, run: Run, data: Dataset, weighting: nn.Module, name: str, seed
         from common.training import lightning_fit
 
         batch, steps_per_epoch = batch_stream(data.segments["train"], cfg.batch_size, run, seed)
-        forecaster = make_forecaster(cfg.model, data, run, seed)
+        forecaster = make_forecaster(cfg.model, data, seed + run.seed)
         n_losses = len(weighting.weights(torch.zeros(cells(cfg, data))))
         module = ConstrainedTraining(
             WindowLosses(forecaster, cfg.element, "steps" if n_losses == cfg.horizon else "grid"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -217,24 +218,52 @@ def _means(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def control(cfg: DictConfig, run: Run) -> None:
-    """E4: a linear map with a row of weights for each step cannot be shaped, since no two steps share a parameter."""
+    """E4: a linear map with a row of weights for each step cannot be shaped, since no two steps share a parameter.
+
+    Three tries: the released code's duals, the duals of E2, and the exact minimiser under the prices that those end with.
+    """
     from omegaconf import OmegaConf
 
     rows = []
     for name in dict.fromkeys([cfg.control.data, "synthetic"]):
-        own = OmegaConf.merge(cfg, {"data": {"name": name}, "model": {"name": "linear"}, "lr": cfg.control.lr,
-                                    "epochs": cfg.control.epochs, "level": cfg.control.level})  # fmt: skip
+        own = OmegaConf.merge(cfg, {"data": {"name": name, "stride": {"train": 1, "test": 1}}, "model": {"name": "linear"},
+                                    "lr": cfg.control.lr, "epochs": cfg.control.epochs, "level": cfg.control.level})  # fmt: skip
         try:
             data = load(own, run)
         except UserError as error:
             run.note(f"control on {name} is left out: {error}")
             continue
-        outcomes = train_methods(own, run, data, ["hard"], cfg.seeds[0], f"control-{name}")
-        rows += [{"data": name, **outcome.row(outcomes[0])} for outcome in outcomes]
-        change = {key: abs(rows[-1][f"{key}_change"]) for key in ("mse", "window_std")}
-        run.log({f"control.{name}": {"std_change": change["window_std"], "mse_change": change["mse"],
-                                         "sum_prices": outcomes[-1].details()["sum_prices"]}})  # fmt: skip
+        official = OmegaConf.merge(own, {"dual": cfg.control.official_dual})
+        outcomes = train_methods(official, run, data, ["hard"], cfg.seeds[0], f"control-official-{name}")
+        moving = train_methods(own, run, data, ["hard"], cfg.seeds[0], f"control-{name}")[1]
+        prices = moving.fitted["multipliers"] + 1.0 / cfg.horizon
+        exact = []
+        for w in (np.full(cfg.horizon, 1.0 / cfg.horizon), prices):
+            work = partial(_solved, own, data, w)
+            exact.append(run.stage(f"control-exact-{name}", work, key=[data.sha, w.tolist()]))
+        tries = {
+            "official duals": (outcomes[0].profile("test"), outcomes[1].profile("test")),
+            "duals of E2": (outcomes[0].profile("test"), moving.profile("test")),
+            "solved exactly": (exact[0].mean(1), exact[1].mean(1)),
+        }
+        for label, (erm, hard) in tries.items():
+            change = {key: 100 * (f(hard) / f(erm) - 1) for key, f in (("mse", np.mean), ("std", metrics.window_std))}
+            rows.append({"data": name, "try": label, "erm_mse": erm.mean(), "erm_std": erm.std(), "hard_mse": hard.mean(),
+                         "hard_std": hard.std(), "mse_change": change["mse"], "std_change": change["std"]})  # fmt: skip
+            run.log({f"control.{name}.{label.split()[0]}": {f"{key}_change": abs(value) for key, value in change.items()}})  # fmt: skip
     run.table("control", rows)
+
+
+def _solved(cfg: Any, data: Dataset, w: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Test errors (T, C) of the linear map that minimises sum_i w_i l_i over the training windows, by least squares."""
+    from papers.loss_shaping.recommender import moments
+
+    m = moments(data.segments["train"])
+    rows = [np.linalg.solve(w_i * m.G, w_i * b_i) for w_i, b_i in zip(w, m.B, strict=True)]
+    forecaster = fitting.make_forecaster(cfg.model, data, seed=0)
+    solution = np.stack(rows)  # (T, T_c + 1)
+    forecaster.assign(solution[:, :-1], solution[:, -1])
+    return fitting.evaluate(forecaster, data.segments["test"], cfg.eval_batch)["mse"]
 
 
 def convex(cfg: DictConfig, run: Run) -> None:
@@ -267,17 +296,21 @@ def convex(cfg: DictConfig, run: Run) -> None:
                 row |= {"growth": (end - middle) / middle, "solver_feasible": int(feasible)}
             rows.append({"case": f"{name}, {variant}", **row})
             run.log({f"convex.{key}": row})
+    solvable = [row for row in rows if row["case"] != "infeasible, hard"]
+    run.log({f"convex.{key}_worst": max(row[key] for row in solvable) for key in ("gap", "kkt", "solver_difference")})
     run.table("convex", rows)
     run.figure("convex", plots.convex(erm, levels, saddles))
 
 
 def recommend(cfg: DictConfig, run: Run) -> None:
-    """Levels before training: what a flat or falling profile costs for a shared linear read-out, and which is reachable."""
+    """Levels before training: what a common level costs a linear stand-in whose steps share parameters, and the lowest it holds."""
     from papers.loss_shaping.recommender import frontier
 
     data = load(cfg, run)
     with run.time("recommend_s"):
-        rows, picture = frontier(data, run, **cfg.recommend)
+        rows, picture = frontier(data, **cfg.recommend)
     run.table("frontier", rows)
-    run.log({"recommend": {key: rows[-1][key] for key in ("max_step", "mse")}, "recommend.lowest_level": picture["lowest"]})  # fmt: skip
+    run.log({"recommend": {"lowest_level": picture["lowest"], "level": picture["recommended"]}})
+    run.note(f"recommended level: levels=[{picture['recommended']:.3f}], the tightest that costs the stand-in at most "
+             f"{cfg.recommend.cost:g} % of mean error; below {picture['lowest']:.3f} no model of its kind exists")  # fmt: skip
     run.figure("frontier", plots.frontier(rows, picture))

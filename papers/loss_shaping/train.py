@@ -5,7 +5,7 @@ from __future__ import annotations
 from common.experiment import Run, experiment
 
 
-@experiment("loss_shaping")
+@experiment("loss_shaping", dry=True)
 def train(cfg, run: Run) -> None:
     from common.errors import UserError
     from papers.loss_shaping import dry, studies
