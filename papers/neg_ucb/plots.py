@@ -42,7 +42,7 @@ STRONG = {
 
 def regret(curves: dict[str, np.ndarray], task: str) -> Any:
     """Cumulative regret against rounds, mean over seeds with a 95 % band of the mean. curves: method -> (seeds, T)."""
-    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), width_ratios=[1.6, 1])
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.8), width_ratios=[1.6, 1])
     order = sorted((name for name in curves if name != "oracle"), key=lambda name: -curves[name][:, -1].mean())
     others = iter(plt.get_cmap("tab20b")(np.linspace(0, 1, max(len(order), 2))))
     for name in order:
@@ -56,10 +56,11 @@ def regret(curves: dict[str, np.ndarray], task: str) -> Any:
         left.fill_between(t + 1, mean - error, mean + error, color=color, alpha=0.15, lw=0)
         if name in STRONG:
             right.loglog(t + 1, np.maximum(mean, 1e-2), color=color, lw=1.5)
-    top = right.get_ylim()[1]
-    t = np.array([runs.shape[1] / 10, runs.shape[1]]) if order else np.array([1, 10])
-    right.loglog(t, top / 2 * (t / t[1]), "k:", lw=1)
-    right.annotate("slope 1", (t[0], top / 20), fontsize=8, ha="right", va="bottom")
+    low, top = right.get_ylim()
+    T = max((runs.shape[1] for runs in curves.values()), default=10)
+    right.loglog([T / 10, T], [2 * low, 20 * low], "k:", lw=1)  # a line's growth, below the curves
+    right.annotate("slope 1", (T / 10, 2 * low), fontsize=8, ha="right")
+    right.set_ylim(low, top)
     left.set(xlabel="round t", ylabel="cumulative regret", title=task.replace("_", " "))
     left.legend(fontsize=7, frameon=False)
     right.set(xlabel="round t (log)", ylabel="cumulative regret (log)", title="growth")
@@ -69,15 +70,16 @@ def regret(curves: dict[str, np.ndarray], task: str) -> Any:
 
 def cardinality(rows: list[dict[str, Any]]) -> Any:
     """Regret against the number of items, for whole-bid and item-summed bonuses."""
-    figure, axes = plt.subplots(figsize=(5.5, 3.8))
+    figure, axes = plt.subplots(figsize=(7, 3.8))
     n = [row["items"] for row in rows]
-    for name, label, style in (("random", "random", ":"), ("summed", "sum of item bonuses, same α", "o-"), ("averaged", "mean of item bonuses, same α", "v-"),
-                               ("summed_tuned", "sum of item bonuses, α tuned", "s-"), ("whole", "one bonus for the bid (NegUCB)", "D-")):  # fmt: skip
+    for name, label, style in (("random", "random", "k:"), ("summed", "sum of item bonuses,\nsame α", "C0o-"),
+                               ("summed_tuned", "sum of item bonuses,\nα tuned", "C1s-"), ("averaged", "mean of item bonuses,\nsame α", "C2v-"),
+                               ("whole", "one bonus for the bid\n(NegUCB)", "C3D-")):  # fmt: skip
         axes.plot(n, [row[name] for row in rows], style, label=label)
     axes.set(xscale="log", yscale="log", xlabel="items n", ylabel="regret", title="bids grow, the features do not")
     axes.set_xticks(n, [str(v) for v in n])
     axes.minorticks_off()
-    axes.legend(fontsize=8, frameon=False)
+    axes.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
     return figure
 
 

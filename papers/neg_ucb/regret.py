@@ -26,10 +26,8 @@ def regret(cfg, run: Run, data: Data) -> None:
             for seed in seeds_of(cfg, run):
                 env = environment_of(cfg, task, seed, data)
                 policy = policy_of(cfg, method, task, env, seed)
-                with run.time(f"{task_name}.{method}"):
-                    found.setdefault(method, []).append(
-                        play_out(run, f"{task_name}.{method}.{seed}", env, policy, task["rounds"])
-                    )
+                kept = play_out(run, f"{task_name}.{method}.{seed}", env, policy, task["rounds"])
+                found.setdefault(method, []).append(kept)
         figures = {method: figures_of(runs) for method, runs in found.items()}
         run.log({task_name: figures})
         run.log({task_name: comparisons(figures, found)})

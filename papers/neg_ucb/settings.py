@@ -78,8 +78,9 @@ def play_out(run: Run, name: str, env: Environment, policy, rounds: int) -> dict
 
     def work() -> dict[str, Any]:
         trace = Trace(rounds)
-        for _ in resumable(run, name, rounds, {"env": env, "policy": policy, "trace": trace}):
-            one_round(env, policy, trace)
+        with run.time(".".join(name.split(".")[:2])):  # task and method
+            for _ in resumable(run, name, rounds, {"env": env, "policy": policy, "trace": trace}):
+                one_round(env, policy, trace)
         return {"curve": np.cumsum(trace["regret"]), **{key: float(value) for key, value in summary(trace).items()}}
 
     return run.stage(name, work)
