@@ -273,7 +273,7 @@ def transformers(paths: Mapping[str, Mapping[str, NDArray]], eps: float) -> Figu
     fig, axes = plt.subplots(
         2,
         len(paths),
-        figsize=(1.65 * len(paths) + 0.6, 4.4),
+        figsize=(1.65 * len(paths) + 0.6, 4.1),
         layout="constrained",
         sharex=True,
         sharey="row",

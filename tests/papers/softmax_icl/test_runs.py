@@ -181,3 +181,15 @@ def test_the_bench_runs_and_its_ways_agree():
 def test_no_unlearning_is_a_switch_at_time_zero():
     metrics = launch("softmax_icl", [*TINY, "imbalanced.frequencies.p1=0.3"]).metrics  # below 5^(-1/2) = 0.447
     assert metrics["imbalanced.switch"] == metrics["imbalanced.switch_theory"] == 0
+
+
+def test_counts_are_drawn_anew_in_every_step(tmp_path):
+    """Counts that come back in every step would be a finite training set, not the population."""
+    from common.run import Run
+    from papers.softmax_icl.descent import Descent, descend
+
+    run = Run(tmp_path, paper="softmax_icl")
+    descent = descend(
+        run, "still", Descent(np.full(4, 0.25), 20, 0.0, "counts_mc", 3), 6
+    )  # with lr = 0 only the counts change
+    assert len({tuple(losses) for losses in descent.watched["loss"]}) == 6
