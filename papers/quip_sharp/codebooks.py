@@ -7,6 +7,7 @@ One word per block of `block` weights, `bits * block` bits each. BlockLDLQ, RTN-
 the same objects, so what differs between two methods is the name of the codebook and nothing else.
 """
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
@@ -28,6 +29,7 @@ class Codebook:
     encode: (..., block) float -> (...) int64, the code (stages side by side, first << width of second | second).
     decode: (...) int -> (..., block) float32.
     residual_scale: r in x_hat = Q1(x) + Q2((x - Q1(x)) r) / r, None where there is one stage.
+    tables: the entries of each stage, (2^width, 8) multiples of 1/4, where they can be looked up in bytes (`decode_packed`).
     """
 
     name: str
@@ -38,6 +40,7 @@ class Codebook:
     encode: Callable[[Tensor], Tensor]
     decode: Callable[[Tensor], Tensor]
     residual_scale: float | None = None
+    tables: tuple[Callable[[], Tensor], ...] = ()
 
     def quantize(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Nearest entry and its code: (..., block) -> (..., block) of x's dtype, (...) int64."""
@@ -65,6 +68,36 @@ class Codebook:
             start += size
         return codes
 
+    def decode_packed(self, packed: Tensor, blocks: int) -> Tensor:
+        """decode(unpack(packed)), whole rows: (m, row_bytes) uint8 -> (m, blocks * block) float32.
+
+        The entries of the E8 codebooks are multiples of 1/4, so eight of them fit an int64: one look-up of 8 bytes a block
+        in a table of 512 KB, which stays in cache, in place of 32 bytes from one of 2 MB.
+        """
+        if not self.tables or sys.byteorder != "little":
+            return self.decode(self.unpack(packed, blocks)).flatten(1)
+        rows, start = None, 0
+        for table, width in zip(self.tables, self.widths, strict=True):
+            end = start + blocks * width // 8
+            part, start = packed[:, start:end].flatten(), end
+            if width == 16:
+                part = part.clone() if part.storage_offset() % 2 else part
+                words = part.view(torch.int16).int() & 0xFFFF
+            else:
+                words = part.int()
+            entries = _in_quarters(table, packed.device).index_select(0, words).view(torch.int8)
+            stage = entries.view(len(packed), -1).float()  # (m, blocks * 8), in quarters
+            rows = stage if rows is None else rows.add_(stage, alpha=1 / (self.residual_scale or 1.0))
+        assert rows is not None
+        return rows.mul_(0.25)
+
+
+@cache
+def _in_quarters(table: Callable[[], Tensor], device: torch.device) -> Tensor:
+    """(entries,) int64, each the eight values of an entry in quarters, a byte each."""
+    with torch.inference_mode(False):
+        return (table() * 4).to(torch.int8).contiguous().view(torch.int64).flatten().to(device)
+
 
 def get(name: str, residual_scale: float | None = None) -> Codebook:
     """The codebook called `name`, one of `NAMES`. residual_scale replaces r (residual codebooks only)."""
@@ -81,13 +114,15 @@ def get(name: str, residual_scale: float | None = None) -> Codebook:
 
 
 def _e8p() -> Codebook:
-    return Codebook("e8p", 2, 8, 1.03, (16,), e8p.encode, e8p.decode)
+    return Codebook("e8p", 2, 8, 1.03, (16,), e8p.encode, e8p.decode, tables=(e8p.codebook,))
 
 
 def _table(name: str, bits: int, scale: float, grid: Callable[[], Tensor]) -> Codebook:
     """A codebook that is searched whole: grid() is (2^(bits * block), block)."""
     block = grid().shape[1]
-    return Codebook(name, bits, block, scale, (bits * block,), partial(_nearest, grid), partial(_lookup, grid))
+    tables = (grid,) if block == 8 else ()
+    encode, decode = partial(_nearest, grid), partial(_lookup, grid)
+    return Codebook(name, bits, block, scale, (bits * block,), encode, decode, tables=tables)
 
 
 def _nearest(grid: Callable[[], Tensor], x: Tensor) -> Tensor:
@@ -103,7 +138,8 @@ def _nearest(grid: Callable[[], Tensor], x: Tensor) -> Tensor:
 
 
 def _lookup(grid: Callable[[], Tensor], codes: Tensor) -> Tensor:
-    return e8p.cached_copy(grid, torch.float32, codes.device)[codes.long()]
+    table = e8p.cached_copy(grid, torch.float32, codes.device)
+    return table.index_select(0, codes.flatten().long()).view(*codes.shape, table.shape[1])
 
 
 @cache
@@ -157,7 +193,8 @@ def residual(name: str, scale: float, r: float, first: Codebook, second: Codeboo
         codes = codes.long()
         return first.decode(codes >> width) + second.decode(codes & (2**width - 1)) / r
 
-    return Codebook(name, first.bits + second.bits, first.block, scale, first.widths + second.widths, encode, decode, r)
+    bits, widths, tables = first.bits + second.bits, first.widths + second.widths, first.tables + second.tables
+    return Codebook(name, bits, first.block, scale, widths, encode, decode, r, tables)
 
 
 _BUILDERS: dict[str, Callable[..., Codebook]] = {

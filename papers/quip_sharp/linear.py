@@ -6,6 +6,8 @@ Names follow the paper: SV (n,) sits on the inputs, SU (m,) on the outputs. (The
 round.) They start as random signs and may become arbitrary reals in fine-tuning; the scale is kept apart.
 """
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -13,7 +15,9 @@ from torch import Tensor, nn
 from papers.quip_sharp import codebooks
 from papers.quip_sharp.incoherence import Rotation, apply_core, empty_state
 
-CHUNK = 1 << 20  # weights decoded at a time: 4 MB of float32, where the whole matrix would be 64 MB at 4096 x 4096
+CHUNK = 1 << 18  # weights decoded at a time: 1 MB of float32, which stays in cache; 4096 x 4096 would be 64 MB
+# W~ y from words, by device type: (layer, y (..., columns)) -> (..., rows). The place for a Triton or CUDA kernel.
+KERNELS: dict[str, Callable[["QuantLinear", Tensor], Tensor]] = {}
 
 
 class QuantLinear(nn.Module):
@@ -140,6 +144,8 @@ class QuantLinear(nn.Module):
         """W~ y. Decodes a panel of rows at a time unless W~ has been materialised for tuning."""
         if self._dense is not None:
             return F.linear(y, self._dense.to(y.dtype))
+        if (kernel := KERNELS.get(y.device.type)) is not None:
+            return kernel(self, y)
         rows, columns = self.sizes
         step = max(1, CHUNK // columns)
         panels = [F.linear(y, self._decode(start, start + step).to(y.dtype)) for start in range(0, rows, step)]
@@ -147,8 +153,7 @@ class QuantLinear(nn.Module):
 
     def _decode(self, start: int, end: int) -> Tensor:
         """Rows start .. end of W~, (rows, columns) float32."""
-        codes = self.codebook.unpack(self.words[start:end], self.sizes[1] // self.codebook.block)
-        return self.codebook.decode(codes).flatten(1)
+        return self.codebook.decode_packed(self.words[start:end], self.sizes[1] // self.codebook.block)
 
     def _rotate(self, side: str, y: Tensor, inverse: bool = False) -> Tensor:
         core = self.cores["UV".index(side)]

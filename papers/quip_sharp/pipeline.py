@@ -53,7 +53,7 @@ class Quantizer:
         """The quantised model, and the history of its end-to-end fine-tuning ([] without)."""
         cfg, run = self.cfg, self.run
         block = self.block_tuning if tuned else None
-        label = f"{method}{bits}{'-tuned' if block else ''}"
+        label = f"{method}{bits}{'-tuned' if tuned else ''}"
         hessians = self.hessians
         with run.time(f"quantize.{label}"):
             model = quantize_model(

@@ -76,6 +76,9 @@ def ratios(metrics: dict) -> dict[str, float]:
                 a, b = metrics.get(f"lm.{worse}{bits}.{figure}"), metrics.get(f"lm.{better}{bits}.{figure}")
                 if a is not None and b:
                     found[f"lm.{figure}{bits}.{worse}_over_{better}"] = a / b
+        ours, theirs = (metrics.get(f"lm.{method}{bits}.proxy_error") for method in ("quip_sharp", "quip"))
+        if ours is not None and theirs:
+            found[f"lm.proxy_error{bits}.quip_sharp_over_quip"] = ours / theirs
         before, after = metrics.get(f"lm.quip_sharp{bits}.excess"), metrics.get(f"lm.quip_sharp_ft{bits}.excess")
         if before and after is not None:
             found[f"lm.gap_closed{bits}"] = 1 - after / before

@@ -181,3 +181,18 @@ def test_lattice_beats_scalar_at_two_bits_but_not_at_four():
     assert mse(get("e8p_rvq3"), gaussian(160_000, 8)) < 0.9 * lloyd_max(3)[1]
     assert mse(get("e8p_rvq4"), gaussian(160_000, 8)) == pytest.approx(lloyd_max(4)[1], rel=0.03)
     assert codebooks.get("e8p").scale == 1.03
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("m", "blocks"), [(1, 1), (1, 3), (3, 5), (16, 8)])
+def test_decoding_packed_rows_is_unpacking_and_decoding(name, m, blocks):
+    codebook = get(name)
+    codes = torch.randint(
+        0, 2 ** (codebook.bits * codebook.block), (m + 1, blocks), generator=torch.Generator().manual_seed(m)
+    )
+    packed = codebook.pack(codes)
+    expected = codebook.decode(codes).flatten(1)
+    assert torch.allclose(codebook.decode_packed(packed, blocks), expected, atol=1e-6)
+    assert torch.allclose(codebook.decode_packed(packed[1:], blocks), expected[1:], atol=1e-6)  # any offset
+    if codebook.residual_scale is None:
+        assert torch.equal(codebook.decode_packed(packed, blocks), expected)

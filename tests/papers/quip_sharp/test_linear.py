@@ -221,3 +221,18 @@ def test_copies_of_fused_parts_share_one_layer_of_their_own():
     clone = copy.deepcopy(model)
     assert clone.k._shared[0] is clone.q.fused is not model.q.fused
     assert set(clone.state_dict()) == {"q.fused.words", "q.fused.SU", "q.fused.SV", "q.fused.scale"}
+
+
+def test_a_faster_kernel_takes_the_place_of_the_products_for_its_device(monkeypatch):
+    layer = QuantLinear.from_quantized(quantized(16, 32))
+    x = torch.randn(2, 32, generator=gen())
+    seen = []
+
+    def kernel(layer, y):
+        seen.append(tuple(y.shape))
+        return y @ layer._decode(0, layer.sizes[0]).T
+
+    expected = layer(x)
+    monkeypatch.setitem(linear.KERNELS, "cpu", kernel)
+    assert torch.allclose(layer(x), expected, atol=1e-5)
+    assert seen == [(2, 32)]

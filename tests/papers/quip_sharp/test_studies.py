@@ -1,0 +1,75 @@
+"""E1 to E5 in small, the figures, the claims, and the bench: that each job finds what it says."""
+
+import pytest
+import torch
+from matplotlib.figure import Figure
+
+from common import claims
+from papers.quip_sharp import bench, plots, studies, synthetic
+from papers.quip_sharp.train import ratios
+
+
+def test_layer_ratios_put_the_worse_over_the_better():
+    error = {("quip_sharp", 2): 1.0, ("quip", 2): 2.0, ("quip_sharp_no_rht", 2): 9.0, ("quip_sharp_rfft", 2): 1.05}
+    error |= {("quip_sharp", 3): 0.5, ("quip_sharp_rfft", 3): 0.46}
+    found = studies.layer_ratios(error)
+    assert found["layers.ratio.over_quip2"] == 0.5
+    assert found["layers.ratio.no_rht2"] == 9.0
+    assert found["layers.rfft_distance"] == pytest.approx(0.08)
+
+
+def test_ratios_of_the_ladder_and_the_gap_that_tuning_closes():
+    metrics = {f"lm.{m}2.excess": v for m, v in (("rtn", 3.0), ("gptq", 1.0), ("quip", 0.5), ("quip_sharp", 0.2))}
+    found = ratios(
+        {**metrics, "lm.quip_sharp_ft2.excess": 0.15, "lm.quip_sharp2.proxy_error": 1, "lm.quip2.proxy_error": 2}
+    )
+    assert found["lm.excess2.rtn_over_gptq"] == 3
+    assert found["lm.excess2.quip_over_quip_sharp"] == 2.5
+    assert found["lm.gap_closed2"] == pytest.approx(0.25)
+    assert found["lm.proxy_error2.quip_sharp_over_quip"] == 0.5
+
+
+def test_every_gated_claim_of_this_models_text_names_its_corpus():
+    for claim in claims.read("quip_sharp"):
+        if claim["metric"].startswith("lm.") and claim["gate"] and "llama" not in claim["id"]:
+            assert claim["requires"] == ["stdlib@9f15e99a"], claim["id"]
+
+
+@pytest.mark.parametrize("outliers", [0, 4])
+def test_synthetic_layer_has_unit_rms_and_a_hessian_of_unit_diagonal(outliers):
+    W, H = synthetic.layer(32, 64, 0, outliers=outliers)
+    assert W.square().mean().item() == pytest.approx(1, abs=1e-5)
+    assert H.diagonal().mean().item() == pytest.approx(1.01)
+    assert torch.allclose(H, H.T, atol=1e-12)
+    assert torch.linalg.eigvalsh(H).min() > 0
+
+
+def test_figures_are_drawn_from_rows():
+    rows = [{"method": "fp", "bits_per_weight": 16, "perplexity": 10.0}]
+    rows += [
+        {"method": m, "bits_per_weight": b, "perplexity": 10 + 8 / b} for m in ("rtn", "quip_sharp_ft") for b in (2, 3)
+    ]
+    W, H = synthetic.layer(16, 32, 0)
+    curve = [{"codebook": c, "scale": s, "mse": 0.1} for c in ("e8p", "d4") for s in (0.5, 1)]
+    epochs = [{"epoch": e, "train_loss": 1.0 if e else None, "valid_loss": 1.0, "best": e == 1} for e in range(3)]
+    sizes = [{"bits": b, "kilobytes": k, "perplexity": 30 / k} for b in (16, 3) for k in (1, 2)]
+    for figure in (plots.perplexity(rows, 256), plots.incoherence(W, H, W, H), plots.codebooks(curve, 0.1175),
+                   plots.tuning({2: epochs}), plots.scaling(sizes)):  # fmt: skip
+        assert isinstance(figure, Figure)
+        assert all(axis.get_xlabel() and axis.get_ylabel() for axis in figure.axes if axis.get_label() != "<colorbar>")
+
+
+def test_bench_races_the_decoder_and_the_encoder():
+    rows = bench.matvec(quick=True)
+    size = {row["engine"]: row["bytes"] for row in rows}
+    assert size["QuantLinear, 2 bits"] < size["bfloat16"] / 7
+    assert all(row["ms"] > 0 for row in rows)
+    assert {row["encoder"] for row in bench.encode(quick=True)} >= {"2 bits", "3 bits", "4 bits"}
+
+
+def test_searching_both_cosets_finds_what_the_encoder_finds():
+    from papers.quip_sharp import e8p
+
+    x = torch.randn(300, 8, generator=torch.Generator().manual_seed(0))
+    error = (x - e8p.decode(e8p.encode(x))).square().sum(1)
+    assert torch.allclose(bench._searched(x), error, atol=1e-5)
