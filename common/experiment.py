@@ -375,6 +375,8 @@ def explain(error: BaseException) -> int:
     folder = getattr(error, "run_folder", None)
     if isinstance(error, SystemExit):
         raise error
+    if isinstance(error, BrokenPipeError):
+        return flushed(0)  # the reader of our output had enough
     if isinstance(error, UserError):
         code = 2
         print(f"error: {error}", file=sys.stderr)
