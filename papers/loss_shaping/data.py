@@ -257,9 +257,9 @@ def time_marks(dates: pd.DatetimeIndex, freq: str) -> NDArray[np.float64]:
     features = {
         "minute": lambda: dates.minute / 59.0,
         "hour": lambda: dates.hour / 23.0,
-        "weekday": lambda: dates.dayofweek / 6.0,
+        "weekday": lambda: dates.day_of_week / 6.0,
         "day": lambda: (dates.day - 1) / 30.0,
-        "yearday": lambda: (dates.dayofyear - 1) / 365.0,
+        "yearday": lambda: (dates.day_of_year - 1) / 365.0,
         "week": lambda: (dates.isocalendar().week.to_numpy(dtype=float) - 1) / 52.0,
     }
     used = {

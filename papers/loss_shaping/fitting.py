@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from common.errors import UserError
 from papers.loss_shaping.data import Dataset, Windows
 from papers.loss_shaping.forecasters import Shape, build_forecaster
 from papers.loss_shaping.shaping import ConstrainedTraining, WindowLosses, predict
@@ -39,7 +40,10 @@ def make_forecaster(cfg: Any, data: Dataset, seed: int) -> nn.Module:
     shape = Shape(data.channels, data.mark_width, windows.context, windows.label, windows.horizon)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        return build_forecaster(cfg.name, shape, cfg)
+        try:
+            return build_forecaster(cfg.name, shape, cfg)
+        except ValueError as error:
+            raise UserError(f"model={cfg.name} cannot be built: {error}") from None
 
 
 def batch_stream(windows: Windows, size: int, run: Run, seed: int) -> tuple[Callable[[int], Any], int]:
@@ -124,7 +128,7 @@ def fit(cfg: Any, run: Run, data: Dataset, weighting: nn.Module, name: str, seed
                 module.consider(val, epoch=(step + 1) // steps_per_epoch)
                 run.log({f"{name}.val_mse": val}, step=step)
 
-        with run.time(f"{name}.fit_s"):
+        with run.time("fit_s"):
             lightning_fit(module, batch, steps, cfg, run, name=name, after_step=after_step)
         if cfg.report == "best_val":
             module.restore_best()
@@ -142,7 +146,7 @@ def cells(cfg: Any, data: Dataset) -> int:
 
 def _measure(cfg: Any, run: Run, data: Dataset, module: ConstrainedTraining, name: str) -> Fitted:
     forecaster, weighting = module.losses.forecaster, module.weighting
-    with run.time(f"{name}.evaluate_s"):
+    with run.time("evaluate_s"):
         found = {segment: evaluate(forecaster, data.segments[segment], cfg.eval_batch) for segment in data.segments}
     fitted: Fitted = {segment: errors["mse"] for segment, errors in found.items()}
     fitted |= {"test_mae": found["test"]["mae"], "test_windows": found["test"]["windows"]}

@@ -30,10 +30,39 @@ def check(cfg: Any) -> None:
             f"published_val_q.. (of the paper's runs), linear, exponential, select, or give numbers with levels=[...]"
         )
     own_levels(cfg)
+    check_numbers(cfg)
     if "groups" in cfg.methods and not cfg.groups:
         raise UserError("method groups needs groups=[{steps: [...], channels: [...], level: ...}, ...]")
     if cfg.groups and set(cfg.methods) - {"erm", "groups"}:
         raise UserError("with groups= the methods are erm and groups: set methods=[erm,groups]")
+
+
+def check_numbers(cfg: Any) -> None:
+    """Raise UserError for a setting out of its range, naming the range."""
+    choices = {
+        "schedule": (cfg.schedule, ("constant", "exponential", "type1")),
+        "report": (cfg.report, ("best_val", "last")),
+        "element": (cfg.element, ("mse", "mae", "huber")),
+        "dual.order": (cfg.dual.order, ("before_primal", "after_primal")),
+        "dual.every": (cfg.dual.every, ("batch", "epoch")),
+    }
+    for key, (value, valid) in choices.items():
+        if value not in valid:
+            raise UserError(f"{key} is {value!r}: use {' or '.join(valid)}")
+    positive = {key: cfg[key] for key in ("context", "horizon", "epochs", "batch_size", "eval_batch", "lr")}
+    positive |= {f"data.stride.{name}": stride for name, stride in cfg.data.stride.items()} | {
+        "dual.clip": cfg.dual.clip
+    }
+    for key, value in positive.items():
+        if not value > 0:
+            raise UserError(f"{key} is {value}: it must be positive")
+    for key in ("lr", "init"):
+        if cfg.dual[key] < 0:
+            raise UserError(f"dual.{key} is {cfg.dual[key]}: it must not be negative")
+    if cfg.resilience.lr < 0 or cfg.resilience.alpha <= 0 or not 0 < cfg.minimax_share <= 1 or cfg.label < 0:
+        raise UserError(
+            "resilience.lr and label must not be negative, resilience.alpha positive, minimax_share in (0, 1]"
+        )
 
 
 def own_levels(cfg: Any) -> NDArray[np.float64] | None:

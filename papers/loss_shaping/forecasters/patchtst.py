@@ -30,6 +30,8 @@ class PatchTST(nn.Module):
             path_dropout=0.0,
             head_dropout=o.head_dropout,
             scaling="std",
+            pooling_type=None,  # the head reads all patches, as the authors' does
+            positional_encoding_type="random",  # learned
             loss="mse",  # a point forecast: transformers' default is a distribution
             pre_norm=False,
             norm_type="batchnorm",

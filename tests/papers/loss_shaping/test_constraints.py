@@ -1,0 +1,158 @@
+"""Duals, slacks, levels and operators, against steps done by hand and closed forms."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from papers.loss_shaping.constraints import (
+    DualVariables,
+    MonotoneVariables,
+    exponential_levels,
+    group_operator,
+    levels_from_profile,
+    linear_levels,
+    monotone_operator,
+    resilient_step,
+    smooth_operator,
+)
+
+
+def test_one_dual_step_by_hand():
+    duals = DualVariables([0.5, 0.5, 0.5], lr=0.01, init=1.0)
+    torch.testing.assert_close(duals.step(torch.tensor([0.2, 0.5, 0.9])), torch.tensor([0.997, 1.0, 1.004]))
+
+
+def test_slacks_move_by_the_new_multipliers():
+    duals = DualVariables([0.5, 0.5, 0.5], lr=0.01, init=1.0, slack_lr=0.1, slack_alpha=2.0)
+    duals.step(torch.tensor([0.2, 0.5, 0.9]))
+    torch.testing.assert_close(duals.slack, torch.tensor([0.0997, 0.1, 0.1004]))
+    torch.testing.assert_close(resilient_step(torch.zeros(3), torch.tensor([0.997, 1.0, 1.004]), 0.1, 2.0), duals.slack)
+
+
+def test_the_price_of_a_slack_level_falls_to_exactly_zero_in_the_predicted_number_of_steps():
+    duals = DualVariables([0.5], lr=0.1, init=1.0, dtype=torch.float64)
+    steps = math.ceil(1.0 / (0.1 * (0.5 - 0.13)))
+    prices = [duals.step(torch.tensor([0.13], dtype=torch.float64)).item() for _ in range(steps)]
+    assert prices[-1] == 0.0
+    assert prices[-2] > 0.0
+    assert all(a > b for a, b in zip(prices, prices[1:], strict=False))
+
+
+@given(st.lists(st.floats(0, 50), min_size=1, max_size=30), st.floats(0, 3), st.floats(0.1, 5))
+@settings(max_examples=50, deadline=None)
+def test_prices_stay_between_zero_and_the_clip(losses, level, clip):
+    duals = DualVariables([level] * len(losses), lr=1.0, init=1.0, clip=clip)
+    for _ in range(3):
+        prices = duals.step(torch.tensor(losses))
+        assert ((prices >= 0) & (prices <= clip)).all()
+
+
+def test_without_prices_the_weights_are_those_of_the_mean():
+    assert DualVariables(np.ones(8), lr=0.0).weights().tolist() == [1 / 8] * 8
+
+
+def test_duals_hold_no_graph_and_are_no_parameters():
+    duals = DualVariables([0.5, 0.5], lr=0.1)
+    losses = torch.tensor([1.0, 2.0], requires_grad=True) * 2
+    assert not duals.step(losses).requires_grad
+    assert not list(duals.parameters())
+    assert {"levels", "multipliers", "slack"} <= set(duals.state_dict())
+
+
+def test_duals_go_on_from_a_saved_state():
+    one, other = (DualVariables([0.5, 0.1], lr=0.1, slack_lr=0.2) for _ in range(2))
+    one.step(torch.tensor([1.0, 2.0]))
+    other.load_state_dict(one.state_dict())
+    assert torch.equal(one.step(torch.tensor([0.3, 0.2])), other.step(torch.tensor([0.3, 0.2])))
+    assert torch.equal(one.slack, other.slack)
+
+
+def test_an_infinite_level_leaves_its_step_free():
+    duals = DualVariables([0.1, math.inf], lr=0.1, init=1.0)
+    assert duals.multipliers.tolist() == [1.0, 0.0]
+    assert duals.step(torch.tensor([5.0, 5.0]))[1] == 0.0
+
+
+@given(st.lists(st.floats(0, 10), min_size=1, max_size=40))
+@settings(max_examples=50, deadline=None)
+def test_monotone_weights_sum_to_one_and_the_official_ones_do_not(prices):
+    duals = MonotoneVariables(len(prices) + 1, lr=0.1)
+    duals.multipliers.copy_(torch.tensor(prices))
+    assert duals.weights().sum().item() == pytest.approx(1.0, abs=1e-4)
+
+
+def test_monotone_weights_have_the_derived_signs():
+    duals = MonotoneVariables(4, lr=0.1)
+    duals.multipliers.copy_(torch.tensor([1.0, 2.0, 4.0]))
+    torch.testing.assert_close(duals.weights(), torch.tensor([1.25, 1.25, 2.25, -3.75]))
+    official = MonotoneVariables(4, lr=0.1, official_sign_error=True)
+    official.multipliers.copy_(torch.tensor([1.0, 2.0, 4.0]))
+    torch.testing.assert_close(official.weights(), torch.tensor([1.25, 2.75, 5.75, -3.75]))
+    assert official.weights().sum() != pytest.approx(1.0)
+
+
+def test_monotone_prices_rise_where_a_step_is_worse_than_the_next():
+    duals = MonotoneVariables(3, lr=0.1)
+    torch.testing.assert_close(duals.step(torch.tensor([3.0, 1.0, 2.0])), torch.tensor([0.2, 0.0]))
+
+
+def test_weights_are_the_gradient_of_the_lagrangian():
+    A = np.random.default_rng(0).normal(size=(3, 5))
+    duals = DualVariables(np.ones(3), lr=0.1, operator=A, dtype=torch.float64)
+    duals.multipliers.copy_(torch.tensor([0.5, 0.0, 2.0]))
+    losses = torch.rand(5, dtype=torch.float64, requires_grad=True)
+    (losses.mean() + duals.multipliers @ (duals.constrained(losses) - duals.levels)).backward()
+    torch.testing.assert_close(losses.grad, duals.weights())
+
+
+def test_levels_are_quantiles_as_pandas_describes_them():
+    profile = np.random.default_rng(1).gamma(2.0, size=97)
+    described = pd.Series(profile).describe()
+    for q in (25, 50, 75):
+        assert levels_from_profile(profile, q / 100) == pytest.approx(np.full(97, described[f"{q}%"]))
+    assert levels_from_profile(profile, 0.5, decimals=3)[0] == round(described["50%"], 3)
+
+
+def test_level_families_count_steps_from_zero():
+    assert linear_levels(3, 0.5, 0.1) == pytest.approx([0.5, 0.6, 0.7])
+    assert exponential_levels(3, 2.0, 0.1) == pytest.approx([2.0, 2 * math.exp(0.1), 2 * math.exp(0.2)])
+
+
+def test_operators_say_what_they_constrain():
+    l = np.array([3.0, 1.0, 2.0])
+    assert monotone_operator(3) @ l == pytest.approx([2.0, -1.0])
+    assert smooth_operator(3) @ l == pytest.approx([2.0, -1.0, -2.0, 1.0])
+    grid = np.arange(6.0)  # 3 steps x 2 channels
+    groups = [
+        {"steps": [1, 3], "level": 1},
+        {"channels": ["b"], "level": 1},
+        {"steps": [2], "channels": ["a"], "level": 1},
+    ]
+    assert group_operator(groups, 3, ["a", "b"]) @ grid == pytest.approx([2.5, 3.0, 2.0])
+    assert group_operator([{"level": 1}], 3, ["a", "b"]) @ grid == pytest.approx(grid.mean())
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: DualVariables([-0.1, 0.2], lr=0.1), "levels must not be negative"),
+        (lambda: DualVariables([math.nan], lr=0.1), "NaN"),
+        (lambda: DualVariables([[0.1]], lr=0.1), "vector"),
+        (lambda: DualVariables([], lr=0.1), "vector"),
+        (lambda: DualVariables([0.1], lr=-1.0), "lr"),
+        (lambda: DualVariables([0.1], lr=0.1, operator=np.eye(2)), "operator"),
+        (lambda: DualVariables([0.1, 0.1], lr=0.1).step(torch.ones(3)), r"losses are \(3,\), expected \(2,\)"),
+        (lambda: levels_from_profile([1.0, math.nan], 0.5), "profile"),
+        (lambda: levels_from_profile([1.0], 1.5), "quantile"),
+        (lambda: group_operator([{"steps": [4]}], 3, ["a"]), "step 4"),
+        (lambda: group_operator([{"channels": ["z"]}], 3, ["a"]), "'z'"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()

@@ -1,0 +1,189 @@
+"""Windows, splits and scales; files that cannot be used; published facts of the real files."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from omegaconf import OmegaConf
+
+from common.errors import UserError
+from common.run import Run
+from papers.loss_shaping import data, metrics
+from papers.loss_shaping.fitting import evaluate
+from papers.loss_shaping.forecasters import Shape, build_forecaster
+
+
+def config(**more):
+    base = {"name": "synthetic", "path": None, "date": "date", "drop": [], "missing": "error", "irregular": "error", "split": "ratio",
+            "freq": "h", "stride": {"train": 1, "val": 1, "test": 1}, "rows": 300, "channels": 2}  # fmt: skip
+    return OmegaConf.create(base | more)
+
+
+def load(tmp_path, context=24, label=8, horizon=12, **more):
+    return data.load(config(**more), Run(tmp_path, paper="loss_shaping"), context=context, label=label, horizon=horizon)
+
+
+@pytest.fixture
+def csv(tmp_path):
+    """A writer of small CSV files: csv(column=values, ...) -> path."""
+
+    def write(n=120, **columns):
+        rng = np.random.default_rng(0)
+        table = {
+            "date": pd.date_range("2024-01-01", periods=n, freq="h"),
+            "a": rng.normal(size=n),
+            "b": rng.normal(size=n),
+        } | columns
+        path = tmp_path / "my.csv"
+        pd.DataFrame(table).to_csv(path, index=False)
+        return str(path)
+
+    return write
+
+
+def test_segments_are_seven_one_two_and_begin_a_context_early(tmp_path):
+    found = load(tmp_path).segments
+    counts = {name: len(windows) for name, windows in found.items()}
+    assert counts == {"train": 210 - 36 + 1, "val": 30 + 24 - 36 + 1, "test": 60 + 24 - 36 + 1}
+    assert int(found["test"].starts[0]) + 24 == 300 - int(0.2 * 300)  # the first target
+
+
+def test_every_target_row_of_the_test_segment_is_used(tmp_path):
+    windows = load(tmp_path).segments["test"]
+    rows = {int(s) + 24 + i for s in windows.starts for i in range(12)}
+    assert rows == set(range(240, 300))
+
+
+def test_scales_come_from_training_rows_alone(tmp_path):
+    series, _ = data.synthetic(300, 2, np.random.default_rng(0))
+    standard, mean, std = data.standardise(series, 210)
+    assert standard[:210].mean(0) == pytest.approx([0, 0], abs=1e-12)
+    assert standard[:210].std(0) == pytest.approx([1, 1])
+    series.values[210:] += 100.0
+    again = data.standardise(series, 210)
+    assert (again[1] == mean).all()
+    assert (again[2] == std).all()
+
+
+def test_a_batch_is_context_target_and_marks_of_its_rows(tmp_path):
+    windows = load(tmp_path).segments["train"]
+    batch = windows.batch(torch.tensor([0, 5]))
+    assert {key: tuple(value.shape) for key, value in batch.items()} == {
+        "x": (2, 24, 2), "y": (2, 12, 2), "x_mark": (2, 24, 4), "y_mark": (2, 20, 4)}  # fmt: skip
+    assert torch.equal(batch["x"][1], windows.values[5:29])
+    assert torch.equal(batch["y"][1], windows.values[29:41])
+    assert torch.equal(batch["y_mark"][1], windows.marks[21:41])
+
+
+def test_evaluation_counts_each_window_once_whatever_the_batch(tmp_path):
+    windows = load(tmp_path).segments["test"]
+    forecaster = build_forecaster("repeat", Shape(2, 4, 24, 8, 12))
+    whole, odd = (evaluate(forecaster, windows, size) for size in (1000, 7))
+    assert odd["mse"] == pytest.approx(whole["mse"])
+    x, y = windows.values[windows.starts[:, None] + 23], None
+    y = torch.stack([windows.values[windows.starts + 24 + i] for i in range(12)], 1)
+    assert whole["mse"] == pytest.approx((x - y).square().mean(0).numpy(), rel=1e-5)
+
+
+def test_marks_lie_within_half_and_have_the_frequency_s_width():
+    dates = pd.date_range("2023-01-01", periods=20000, freq="h")
+    for freq, width in {"t": 5, "h": 4, "d": 3, "w": 2}.items():
+        marks = data.time_marks(dates, freq)
+        assert marks.shape == (20000, width)
+        assert np.abs(marks).max() <= 0.5
+    assert data.time_marks(dates[:24], "h")[:, 0] == pytest.approx(np.arange(24) / 23 - 0.5)
+
+
+def test_the_best_error_on_the_synthetic_series_grows_as_the_law_says():
+    """Least squares on long contexts stays above the floor of one who knows the state, and follows it."""
+    series, loading = data.synthetic(6000, 3, np.random.default_rng(1))
+    floor = data.synthetic_floor(loading, series.values.std(0), 48)
+    assert (np.diff(floor) > 0).all()
+    r = 0.04 * (1 - 0.98**2) / (1 - 0.98**2)
+    assert floor[0] == pytest.approx(((r * (loading**2).sum(1) + 0.01) / series.values.std(0) ** 2).mean())
+    repeat = np.mean((series.values[48:] - series.values[:-48]) ** 2 / series.values.std(0) ** 2)
+    assert repeat > floor[47]
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "message"),
+    [
+        ({"a": [np.nan, *range(119)]}, {}, r"1 missing values, the first in column 'a', row 1.*data\.missing=ffill"),
+        ({"a": [np.nan, *range(119)]}, {"missing": "ffill"}, "nothing before it"),
+        ({"a": ["x"] * 120}, {}, r"'a'.*not numeric.*data\.drop"),
+        ({"a": [1.0] * 120}, {}, r"'a'.*constant over the 84 training rows.*data\.drop=\[a\]"),
+        ({"date": ["soon"] * 120}, {}, "row 1: 'soon' is not a date"),
+        ({"date": pd.date_range("2024-01-01", periods=120, freq="h")[::-1]}, {}, "not in order of time: row 2"),
+        ({"date": [*pd.date_range("2024-01-01", periods=119, freq="h"), pd.Timestamp("2025-01-01")]}, {}, "not evenly spaced: row 120"),
+        ({}, {"date": "when"}, "no column 'when'"),
+        ({}, {"drop": ["c"]}, "'c'"),
+        ({}, {"drop": ["a", "b"]}, "no value columns"),
+        ({}, {"context": 60, "horizon": 60}, "a window takes 60 \\+ 60"),
+        ({}, {"split": "ett"}, "20 months"),
+        ({}, {"split": "half"}, "use ratio"),
+        ({}, {"freq": "y"}, "data.freq is 'y'"),
+    ],
+)  # fmt: skip
+def test_a_file_that_cannot_be_used_is_answered_with_the_way_out(tmp_path, csv, columns, options, message):
+    with pytest.raises(UserError, match=message):
+        load(tmp_path, path=csv(**columns), **options)
+
+
+def test_gaps_are_carried_on_and_uneven_dates_kept_where_asked(tmp_path, csv):
+    dates = [*pd.date_range("2024-01-01", periods=119, freq="h"), pd.Timestamp("2025-01-01")]
+    found = load(tmp_path, path=csv(date=dates, a=[1.0, np.nan, *range(118)]), missing="ffill", irregular="keep")
+    assert found.channels == 2
+
+
+@pytest.mark.parametrize("content", ["", "\n", "date\n2024-01-01\n2024-01-02\n2024-01-03\n"])
+def test_a_file_that_is_no_table_is_one_sentence(tmp_path, content):
+    path = tmp_path / "no.csv"
+    path.write_text(content)
+    with pytest.raises(UserError):
+        load(tmp_path, path=str(path))
+
+
+# ---- the real files: counts, and the repeat-last forecaster on every test window ------------------------------------
+
+
+@pytest.mark.realdata
+@pytest.mark.parametrize(
+    ("name", "split", "context", "horizon", "counts"),
+    [
+        ("etth1", "ratio", 96, 96, (12003, 1647, 3389)),
+        ("etth1", "ratio", 96, 720, (11379, 1023, 2765)),
+        ("etth1", "ett", 96, 96, (8449, 2785, 2785)),
+        ("etth1", "ett", 96, 720, (7825, 2161, 2161)),
+        ("ettm1", "ett", 96, 96, (34369, 11425, 11425)),
+        ("exchange_rate", "ratio", 96, 192, (5024, 569, 1326)),
+        ("exchange_rate", "ratio", 96, 720, (4496, 41, 798)),
+        ("national_illness", "ratio", 36, 24, (617, 74, 170)),
+        ("national_illness", "ratio", 36, 60, (581, 38, 134)),
+    ],
+)
+def test_real_files_have_their_published_window_counts(tmp_path, name, split, context, horizon, counts):
+    found = load(tmp_path, name=name, split=split, context=context, horizon=horizon)
+    assert tuple(len(found.segments[s]) for s in data.SEGMENTS) == counts
+
+
+@pytest.mark.realdata
+@pytest.mark.parametrize(
+    ("name", "split", "context", "horizon", "mse", "std"),
+    [
+        ("exchange_rate", "ratio", 96, 96, 0.0811, 0.0461),
+        ("exchange_rate", "ratio", 96, 720, 0.8101, 0.5089),
+        ("etth1", "ett", 96, 96, 1.2944, None),
+        ("etth1", "ratio", 96, 96, 1.5988, 0.6066),
+        ("national_illness", "ratio", 36, 24, 6.2133, None),
+        ("national_illness", "ratio", 36, 60, 6.8849, None),
+    ],
+)
+def test_repeating_the_last_value_scores_as_it_is_known_to(tmp_path, name, split, context, horizon, mse, std):
+    found = load(tmp_path, name=name, split=split, context=context, label=18, horizon=horizon)
+    forecaster = build_forecaster("repeat", Shape(found.channels, 4, context, 18, horizon))
+    profile = evaluate(forecaster, found.segments["test"], 512)["mse"].mean(1)
+    assert profile.mean() == pytest.approx(mse, abs=6e-5)
+    if std is not None:
+        assert metrics.window_std(profile) == pytest.approx(std, abs=6e-5)
+    if (name, horizon) == ("exchange_rate", 96):
+        assert profile[0] == pytest.approx(0.0038, abs=6e-5)

@@ -1,0 +1,211 @@
+"""The command: a smoke run as users run it, determinism, resuming, any CSV, and one sentence for what a user can fix."""
+
+import csv
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from omegaconf import OmegaConf
+
+from common import configs
+from common.errors import Interrupted, UserError
+from common.experiment import launch
+from papers.loss_shaping import methods, recommender
+from papers.loss_shaping.constraints import levels_from_profile
+
+FAST = [
+    "threads=1",
+    "device=cpu",
+    "context=24",
+    "label=8",
+    "horizon=12",
+    "epochs=1",
+    "data.rows=400",
+    "data.channels=2",
+]
+
+
+def run(*overrides):
+    return launch("loss_shaping", [*FAST, *overrides])
+
+
+def test_smoke_runs_as_a_command_and_judges_nothing(tmp_path):
+    done = subprocess.run([sys.executable, "-m", "papers.loss_shaping.train", "+exp=smoke", "threads=1", "device=cpu"],
+                          capture_output=True, text=True, cwd=tmp_path, timeout=280)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    record = json.loads(Path(done.stdout.strip().splitlines()[-1].removeprefix("result: ")).read_text())
+    assert record["status"] == "done"
+    assert record["claims"] == []
+    assert {"compare", "details", "intervals", "shaping", "control", "convex"} <= set(record["tables"])
+    assert [row["method"] for row in record["tables"]["compare"]] == [
+        "erm", "penalty", "reweight", "minimax", "hard", "resilient", "monotone", "smooth"]  # fmt: skip
+    assert record["metrics"]["control.synthetic.solved.std_change"] < 1e-6
+    assert len(record["figures"]) >= 4
+
+
+def test_importing_the_package_and_its_command_does_not_import_torch():
+    code = "import sys, papers.loss_shaping, papers.loss_shaping.train; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+
+
+def test_the_same_seed_gives_the_same_figures_and_another_gives_others():
+    first, again, other = run("methods=[erm,hard]"), run("methods=[erm,hard]"), run("methods=[erm,hard]", "seed=1")
+    assert (first.metrics, first.tables) == (again.metrics, again.tables)
+    assert first.metrics != other.metrics
+
+
+def test_a_stopped_training_goes_on_to_the_same_figures(monkeypatch):
+    """Dropout, prices, slacks, the best checkpoint and the path of the prices all survive."""
+    line = ["methods=[erm,resilient]", "model=transformer", "model.d_model=8", "model.heads=2", "model.d_ff=16", "model.dropout=0.3",
+            "epochs=2", "data.rows=900"]  # fmt: skip
+    whole = run(*line)
+    from common import training
+    from papers.loss_shaping.shaping import ConstrainedTraining
+
+    real_fit, real_consider, calls = training.lightning_fit, ConstrainedTraining.consider, []
+    monkeypatch.setattr(training, "lightning_fit", lambda *a, **k: real_fit(*a, **k, save_seconds=0.0))
+
+    def stopping(self, val_loss, epoch):
+        calls.append(epoch)
+        if len(calls) == 3:  # in the first epoch of the second training: the run stops when the step is safe
+            signal.raise_signal(signal.SIGINT)
+        real_consider(self, val_loss, epoch)
+
+    monkeypatch.setattr(ConstrainedTraining, "consider", stopping)
+    with pytest.raises(Interrupted):
+        run(*line)
+    folder = (whole.folder.parent / "latest").resolve()
+    assert folder != whole.folder
+    resumed = launch("loss_shaping", [f"resume={folder}"])
+    assert (resumed.metrics, resumed.tables) == (whole.metrics, whole.tables)
+    assert calls == [1, 2, 1, 2]
+
+
+def test_any_csv_with_dates_is_enough(tmp_path):
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame(
+        {"when": pd.date_range("2024-01-01", periods=300, freq="D"), "x": rng.normal(size=300).cumsum(), "name": "a"}
+    )
+    table.to_csv(tmp_path / "my.csv", index=False)
+    done = run(
+        f"data.path={tmp_path / 'my.csv'}", "data.date=when", "data.drop=[name]", "data.freq=d", "methods=[erm,hard]"
+    )
+    assert done.record["data"]["my"]["source"] == "real"
+    assert done.metrics["compare.hard.mse"] > 0
+
+
+def test_select_never_looks_at_test():
+    done = run("methods=[erm,hard]", "level=select")
+    hard = next(row for row in done.tables["details"] if row["method"] == "hard")
+    assert any("has the lowest validation loss of six" in note for note in done.record["notes"])
+    assert hard["val_mse"] > 0
+
+
+def test_groups_of_steps_and_channels_get_prices_of_their_own():
+    done = run("methods=[erm,groups]", "groups=[{steps:[1,2],level:0.0},{channels:[v2],level:100.0}]")
+    rows = {(row["group"], row["method"]): row for row in done.tables["groups"]}
+    assert rows[1, "groups"]["price"] > 0
+    assert rows[2, "groups"]["price"] == 0
+
+
+def test_the_recommended_level_is_feasible_and_the_lowest_is_not_beaten():
+    done = run("parts=[recommend]", "recommend.points=4", "recommend.steps=4000")
+    rows = done.tables["frontier"]
+    assert [row["mse"] for row in rows] == sorted(row["mse"] for row in rows)
+    assert rows[-1]["max_step"] == pytest.approx(done.metrics["recommend.lowest_level"], rel=0.02)
+    assert rows[0]["max_step"] == pytest.approx(rows[0]["level"])
+
+
+def test_the_stand_in_is_weighted_least_squares():
+    rng = np.random.default_rng(0)
+    X = np.c_[rng.normal(size=(200, 3)), np.ones(200)]
+    Y = X @ rng.normal(size=(4, 5)) + rng.normal(size=(200, 5))
+    model = recommender.SharedCurves(recommender.Moments(X.T @ X / 200, Y.T @ X / 200, Y.T @ Y / 200), width=2)
+    w = rng.uniform(0.5, 2.0, 5)
+
+    def loss(W):
+        return ((Y - X @ W.T @ model.Phi.T) ** 2).mean(0)
+
+    # brute force on vec(W): sqrt(w_i) (y_i - phi_i^T W x)
+    design = np.concatenate(
+        [np.sqrt(w[i]) * np.einsum("k,np->nkp", model.Phi[i], X).reshape(200, -1) for i in range(5)]
+    )
+    target = np.concatenate([np.sqrt(w[i]) * Y[:, i] for i in range(5)])
+    W = np.linalg.lstsq(design, target, rcond=None)[0].reshape(2, 4)
+    assert model.losses(w) == pytest.approx(loss(W), rel=1e-5)
+
+
+def test_there_are_576_published_triples_in_order():
+    with open(Path(methods.__file__).parent / "levels.csv") as file:
+        rows = list(csv.DictReader(line for line in file if not line.startswith("#")))
+    assert len(rows) == 576
+    assert len({(r["data"], r["model"], r["horizon"], r["segment"]) for r in rows}) == 9 * 8 * 4 * 2
+    assert all(float(r["q25"]) <= float(r["q50"]) <= float(r["q75"]) for r in rows)
+    assert methods.published_level("etth1", "autoformer", 96, "val", 50) == 0.521
+    assert methods.published_level("traffic", "film", 720, "train", 75) == 0.342
+
+
+def test_level_rules_give_what_they_name():
+    erm = {"train": np.arange(24.0).reshape(12, 2) / 10}
+    cfg = configs.compose("loss_shaping", "train", ["horizon=12"])
+    for rule, q in (("train_q25", 0.25), ("train_q75", 0.75)):
+        assert methods.levels_of(cfg, rule, erm, None) == pytest.approx(levels_from_profile(erm["train"].mean(1), q, 3))
+    own = OmegaConf.merge(cfg, {"levels": [0.3]})
+    assert methods.levels_of(own, "train_q50", erm, None) == pytest.approx(np.full(12, 0.3))
+    paper = configs.compose(
+        "loss_shaping", "train", ["+exp=paper", "data=weather", "model=film", "horizon=336", "variant=resilient"]
+    )
+    assert methods.levels_of(paper, paper.level, {}, None)[0] == 0.685
+    assert list(paper.methods) == ["erm", "resilient"]
+
+
+@pytest.mark.parametrize(
+    "model", ["autoformer", "informer", "reformer", "pyraformer", "nonstationary", "itransformer", "film", "patchtst"]
+)
+def test_every_forecaster_trains_by_the_command(model):
+    small = ["model.d_model=8", "model.heads=2", "model.d_ff=16"]
+    extra = ["model.hippo_order=8"] if model == "film" else ["model.patch=8"] if model == "patchtst" else []
+    done = run("methods=[hard]", f"model={model}", *small, *extra, "data.rows=300", "batch_size=16")
+    assert [row["method"] for row in done.tables["compare"]] == ["erm", "hard"]
+
+
+def test_a_dry_run_of_the_paper_scale_counts_without_data():
+    done = launch("loss_shaping", ["+exp=paper", "data=traffic", "model=itransformer", "horizon=720", "run.dry=true"])
+    assert done.metrics["params"] > 6e6
+    assert done.metrics["hours"] > 0
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("levels=[0.1,0.2,0.3]", "levels has 3 entries: give one for all steps, or 12"),
+        ("levels=[-0.1]", "must not be negative"),
+        ("levels=[a]", "levels cannot be used"),
+        ("level=median", "use train_q25"),
+        ("level=published_val_q50", "there is no published level"),
+        ("methods=[lagrange]", "unknown method 'lagrange'"),
+        ("methods=[erm,groups]", "needs groups"),
+        ("parts=[nothing]", "unknown part"),
+        ("seeds=[]", "seeds is empty"),
+        ("horizon=5000", "a window takes 24 \\+ 5000"),
+        ("data.path=/nowhere.csv", "there is no file"),
+        ("data=electricity", "is not here"),
+        ("schedule=cosine", "schedule"),
+        ("report=first", "report"),
+        ("element=mape", "element"),
+        ("dual.order=both", "dual.order"),
+        ("dual.lr=-1.0", "lr"),
+        ("model.heads=3", "heads"),
+        ("epochs=0", "epochs"),
+        ("data.stride.train=0", "stride"),
+    ],
+)  # fmt: skip
+def test_what_a_user_can_fix_is_one_sentence(override, message):
+    more = ["model=transformer"] if override.startswith("model.") else []
+    with pytest.raises(UserError, match=message):
+        run(override, *more)
