@@ -71,10 +71,9 @@ def codebooks(rows: Sequence[Mapping[str, Any]], lloyd_max: float) -> Figure:
         axis.plot(*zip(*points, strict=True), marker="o", markersize=3, label=CODEBOOKS.get(name, name))
     axis.axhline(lloyd_max, color="grey", linestyle=":", label="Lloyd-Max, the best scalar quantiser")
     axis.axhline(4.0**-2, color="black", linestyle="--", label="rate-distortion limit, any dimension")
-    axis.set(
-        xlabel="scale ρ: rms of the weights in grid units", ylabel="mean squared error per weight", ylim=(0.05, 0.25)
-    )
-    axis.legend()
+    axis.set(xlabel="scale ρ: rms of the weights in grid units", ylabel="mean squared error per weight")
+    axis.set(xlim=(0.5, 1.8), ylim=(0.05, 0.33))  # room for the legend above the curves
+    axis.legend(loc="upper right")
     return figure
 
 
@@ -88,7 +87,7 @@ def tuning(histories: Mapping[int, Sequence[Mapping[str, Any]]]) -> Figure:
         later = [r for r in rows if r["train_loss"] is not None]
         axis.plot([r["epoch"] for r in later], [r["train_loss"] for r in later], marker=".", linestyle=":",
                   label=f"{bits} bits, training (mean of the epoch)")  # fmt: skip
-    axis.set(xlabel="epoch", ylabel="cross-entropy against the original model, nats per token")
+    axis.set(xlabel="epoch", ylabel="cross-entropy against the original, nats")
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     axis.legend()
     return figure
