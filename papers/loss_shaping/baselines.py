@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import torch
 from numpy.typing import ArrayLike
-from torch import Tensor, nn
+from torch import Tensor
 
-from papers.loss_shaping.constraints import checked_levels
+from papers.loss_shaping.constraints import Weighting, checked_levels
 from papers.loss_shaping.shaping import Fixed
 
 
@@ -25,7 +25,7 @@ def reweight(profile: ArrayLike, power: float = 1.0) -> Fixed:
     return Fixed((w / w.sum()).float())
 
 
-class Penalty(nn.Module):
+class Penalty(Weighting):
     """1/n sum_i l_i + rho/n sum_i [l_i - eps_i]_+ with one fixed rho. levels: (n,)."""
 
     levels: Tensor
@@ -42,7 +42,7 @@ class Penalty(nn.Module):
         """Nothing moves."""
 
 
-class Minimax(nn.Module):
+class Minimax(Weighting):
     """All weight on the share alpha of steps with the largest losses (CVaR over steps); alpha -> 0 is their maximum."""
 
     def __init__(self, n: int, alpha: float):

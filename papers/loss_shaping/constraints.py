@@ -33,7 +33,19 @@ def resilient_step(slack: Tensor, multipliers: Tensor, lr: float, alpha: float) 
     return (slack + lr * (multipliers - alpha * slack)).clamp(min=0.0)
 
 
-class DualVariables(nn.Module):
+class Weighting(nn.Module):
+    """What gives each of n losses its weight, and may move on them. State is buffers, so that checkpoints have it."""
+
+    def weights(self, losses: Tensor) -> Tensor:
+        """losses (n,) without graph -> weights (n,)."""
+        raise NotImplementedError
+
+    def step(self, losses: Tensor) -> Tensor | None:
+        """Move on a batch's losses (n,)."""
+        raise NotImplementedError
+
+
+class DualVariables(Weighting):
     """Multipliers (and slacks) of A l <= eps + zeta, moved by projected gradient ascent on minibatch losses.
 
     levels: (K,) non-negative (any sign where an operator is given); inf leaves a step free.
@@ -142,12 +154,12 @@ def levels_from_profile(profile: ArrayLike, quantile: float, decimals: int | Non
     if not 0.0 <= quantile <= 1.0:
         raise ValueError(f"quantile must be in [0, 1], not {quantile}")
     level = float(np.quantile(e, quantile))
-    return np.full(len(e), level if decimals is None else round(level, decimals))
+    return np.full(len(e), level if decimals is None else round(level, decimals), dtype=np.float64)
 
 
 def linear_levels(steps: int, offset: float, slope: float) -> NDArray[np.float64]:
     """eps_i = offset + slope i, i = 0 .. T-1. (T,)"""
-    return offset + slope * np.arange(steps)
+    return offset + slope * np.arange(steps, dtype=np.float64)
 
 
 def exponential_levels(steps: int, scale: float, rate: float) -> NDArray[np.float64]:

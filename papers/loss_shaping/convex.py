@@ -28,7 +28,7 @@ class Quadratic:
 
     def losses(self, theta: Array) -> Array:
         """l(theta): (d,) -> (T,)"""
-        return np.einsum("tij,i,j->t", self.H, theta, theta) - 2 * self.b @ theta + self.c
+        return np.asarray(np.einsum("tij,i,j->t", self.H, theta, theta) - 2 * self.b @ theta + self.c, dtype=np.float64)
 
     def jacobian(self, theta: Array) -> Array:
         """(T, d)"""
@@ -36,7 +36,7 @@ class Quadratic:
 
     def minimise(self, w: Array) -> Array:
         """argmin_theta sum_i w_i l_i(theta): (T,) -> (d,)"""
-        return np.linalg.solve(np.tensordot(w, self.H, 1), w @ self.b)
+        return np.asarray(np.linalg.solve(np.tensordot(w, self.H, 1), w @ self.b), dtype=np.float64)
 
 
 def problem(rng: np.random.Generator, *, steps: int, d: int, samples: int, noise: float) -> Quadratic:

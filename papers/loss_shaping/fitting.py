@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from common.errors import UserError
+from papers.loss_shaping.constraints import DualVariables, Weighting
 from papers.loss_shaping.data import Dataset, Windows
 from papers.loss_shaping.forecasters import Shape, build_forecaster
 from papers.loss_shaping.shaping import ConstrainedTraining, WindowLosses, predict
@@ -92,7 +93,7 @@ def _evaluate(forecaster: nn.Module, windows: Windows, batch_size: int) -> dict[
     return {"mse": (squared / N).numpy(), "mae": (absolute / N).numpy(), "windows": torch.cat(each).numpy()}
 
 
-def fit(cfg: Any, run: Run, data: Dataset, weighting: nn.Module, name: str, seed: int) -> Fitted:
+def fit(cfg: Any, run: Run, data: Dataset, weighting: Weighting, name: str, seed: int) -> Fitted:
     """Train cfg.model on `data` under `weighting` for cfg.epochs epochs; kept as a stage of the run.
 
     Returns profiles {train, val, test: (T, C)}, test_mae (T, C), test_windows (N, T), the multipliers and slacks at the
@@ -105,9 +106,8 @@ def fit(cfg: Any, run: Run, data: Dataset, weighting: nn.Module, name: str, seed
 
         batch, steps_per_epoch = batch_stream(data.segments["train"], cfg.batch_size, run, seed)
         forecaster = make_forecaster(cfg.model, data, seed + run.seed)
-        n_losses = len(weighting.weights(torch.zeros(cells(cfg, data))))
         module = ConstrainedTraining(
-            WindowLosses(forecaster, cfg.element, "steps" if n_losses == cfg.horizon else "grid"),
+            WindowLosses(forecaster, cfg.element, "grid" if cfg.groups else "steps"),
             weighting,
             lr=cfg.lr,
             steps_per_epoch=steps_per_epoch,
@@ -121,7 +121,7 @@ def fit(cfg: Any, run: Run, data: Dataset, weighting: nn.Module, name: str, seed
         snapshot = max(1, steps // 60)
 
         def after_step(step: int) -> None:
-            if step % snapshot == 0 and hasattr(weighting, "multipliers"):
+            if step % snapshot == 0 and isinstance(weighting, DualVariables):
                 module.history.append({"step": step, "multipliers": weighting.multipliers.detach().cpu().clone()})
             if (step + 1) % steps_per_epoch == 0:
                 val = float(evaluate(forecaster, data.segments["val"], cfg.eval_batch)["mse"].mean())
@@ -133,25 +133,20 @@ def fit(cfg: Any, run: Run, data: Dataset, weighting: nn.Module, name: str, seed
         if cfg.report == "best_val":
             module.restore_best()
         if cfg.save_models:
-            _save(module.losses.forecaster, run, name)
-        return _measure(cfg, run, data, module, name)
+            _save(forecaster, run, name)
+        return _measure(cfg, run, data, module, forecaster)
 
     return run.stage(name, work, key=[data.sha, seed])
 
 
-def cells(cfg: Any, data: Dataset) -> int:
-    """How many losses a batch gives: one a step, or one a step and channel where groups are constrained."""
-    return cfg.horizon * (data.channels if cfg.groups else 1)
-
-
-def _measure(cfg: Any, run: Run, data: Dataset, module: ConstrainedTraining, name: str) -> Fitted:
-    forecaster, weighting = module.losses.forecaster, module.weighting
+def _measure(cfg: Any, run: Run, data: Dataset, module: ConstrainedTraining, forecaster: nn.Module) -> Fitted:
+    weighting = module.weighting
     with run.time("evaluate_s"):
         found = {segment: evaluate(forecaster, data.segments[segment], cfg.eval_batch) for segment in data.segments}
     fitted: Fitted = {segment: errors["mse"] for segment, errors in found.items()}
     fitted |= {"test_mae": found["test"]["mae"], "test_windows": found["test"]["windows"]}
     fitted |= {"best_epoch": module.best["epoch"], "parameters": sum(p.numel() for p in forecaster.parameters())}
-    if hasattr(weighting, "multipliers"):
+    if isinstance(weighting, DualVariables):
         fitted |= {
             "multipliers": weighting.multipliers.cpu().numpy().copy(),
             "slack": weighting.slack.cpu().numpy().copy(),

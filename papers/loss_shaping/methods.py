@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import nn
 
 from common.errors import UserError
 from papers.loss_shaping import baselines, constraints
@@ -105,7 +104,7 @@ def published_level(data: str, model: str, horizon: int, segment: str, q: int) -
 
 def weighting(
     method: str, cfg: Any, data: Dataset, levels: NDArray[np.float64] | None, erm: dict[str, Any]
-) -> nn.Module:
+) -> constraints.Weighting:
     """What chooses the weights of the step losses under `method`."""
     T, d = cfg.horizon, cfg.dual
     if method == "erm":

@@ -46,7 +46,7 @@ def describe(profile: ArrayLike, mae: ArrayLike | None = None, levels: ArrayLike
         "linearity": linearity(e),
     }
     if mae is not None:
-        row["mae"] = float(np.mean(mae))
+        row["mae"] = float(np.asarray(mae).mean())
     if levels is not None:
         row |= {"infeasible": infeasible_rate(e, levels), "violation": mean_violation(e, levels)}
     return row

@@ -9,6 +9,8 @@ import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
 
+from papers.loss_shaping.constraints import DualVariables, Weighting
+
 ELEMENTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "mse": lambda prediction, target: (prediction - target).square(),
     "mae": lambda prediction, target: (prediction - target).abs(),
@@ -41,11 +43,12 @@ class WindowLosses(nn.Module):
         return error.mean((0, 2)) if self.cells == "steps" else error.mean(0).flatten()
 
 
-class Fixed(nn.Module):
+class Fixed(Weighting):
     """Weights that training does not move: 1/n each is ERM, others are a fixed re-weighting. weights: (n,)"""
 
     def __init__(self, weights: Tensor):
         super().__init__()
+        self.w: Tensor
         self.register_buffer("w", torch.as_tensor(weights, dtype=torch.float32))
 
     def weights(self, losses: Tensor) -> Tensor:
@@ -68,7 +71,7 @@ class ConstrainedTraining(pl.LightningModule):
     sampling: instead of the weighted sum, the mean of n losses drawn with probability proportional to their weights.
     """
 
-    def __init__(self, losses: nn.Module, weighting: nn.Module, *, lr: float, steps_per_epoch: int = 1,
+    def __init__(self, losses: nn.Module, weighting: Weighting, *, lr: float, steps_per_epoch: int = 1,
                  lr_factor: Callable[[int], float] = lambda epoch: 1.0, dual_order: str = "before_primal", dual_every: str = "batch",
                  normalise: bool = False, sampling: bool = False, log_every: int = 10):  # fmt: skip
         super().__init__()
@@ -82,6 +85,7 @@ class ConstrainedTraining(pl.LightningModule):
         self.normalise, self.sampling, self.log_every = normalise, sampling, log_every
         self.summed: Tensor | None = None  # losses of the epoch so far, for dual_every=epoch
         self.seen = 0
+        self.steps_done = 0  # also across a resume, where Lightning counts anew
         self.best: dict[str, Any] = {}  # the state of `losses` with the lowest validation loss so far
         self.history: list[dict[str, Any]] = []
 
@@ -95,10 +99,11 @@ class ConstrainedTraining(pl.LightningModule):
         loss = self.lagrangian(losses)
         if self.dual_order == "before_primal":
             self.dual_update(losses)
-        if index % self.log_every == 0:
+        if self.steps_done % self.log_every == 0:
             self.log("train.loss", losses.detach().mean())
-            if hasattr(self.weighting, "multipliers"):
+            if isinstance(self.weighting, DualVariables):
                 self.log("train.prices", self.weighting.multipliers.sum())
+        self.steps_done += 1
         return loss
 
     def on_train_batch_end(self, outputs: Any, batch: Any, index: int) -> None:
@@ -141,7 +146,8 @@ class ConstrainedTraining(pl.LightningModule):
         self.losses.load_state_dict(self.best["state"])
 
     def get_extra_state(self) -> dict[str, Any]:
-        return {"best": self.best, "history": self.history, "summed": self.summed, "seen": self.seen}
+        return {"best": self.best, "history": self.history, "summed": self.summed, "seen": self.seen,
+                "steps_done": self.steps_done}  # fmt: skip
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         for key, value in state.items():

@@ -203,6 +203,7 @@ def price_story(erm: Outcome, hard: Outcome) -> tuple[float, float | None]:
     from scipy.stats import spearmanr
 
     losses, prices = erm.profile("train"), hard.fitted["multipliers"]
+    assert hard.levels is not None
     easy = losses < 0.8 * hard.levels
     return float(spearmanr(prices, losses).statistic), float((prices[easy] == 0).mean()) if easy.any() else None
 
@@ -256,11 +257,13 @@ def control(cfg: DictConfig, run: Run) -> None:
 
 def _solved(cfg: Any, data: Dataset, w: NDArray[np.float64]) -> NDArray[np.float64]:
     """Test errors (T, C) of the linear map that minimises sum_i w_i l_i over the training windows, by least squares."""
+    from papers.loss_shaping.forecasters.linear import Linear
     from papers.loss_shaping.recommender import moments
 
     m = moments(data.segments["train"])
     rows = [np.linalg.solve(w_i * m.G, w_i * b_i) for w_i, b_i in zip(w, m.B, strict=True)]
     forecaster = fitting.make_forecaster(cfg.model, data, seed=0)
+    assert isinstance(forecaster, Linear)
     solution = np.stack(rows)  # (T, T_c + 1)
     forecaster.assign(solution[:, :-1], solution[:, -1])
     return fitting.evaluate(forecaster, data.segments["test"], cfg.eval_batch)["mse"]

@@ -49,6 +49,7 @@ class Scale(nn.Module):
         self.register_buffer("kernel", torch.fft.rfft(kernel, n=2 * self.rows, dim=0), persistent=False)
         points = np.arange(0.0, 1.0, dt)[-T:]
         legendre = eval_legendre(np.arange(order)[:, None], 1 - 2 * points)  # (N, T)
+        self.basis: Tensor
         self.register_buffer("basis", torch.tensor(legendre, dtype=torch.float32), persistent=False)
         self.real = nn.Parameter(torch.rand(order, order, self.modes) / order**2)
         self.imaginary = nn.Parameter(torch.rand(order, order, self.modes) / order**2)

@@ -25,6 +25,7 @@ class Embedding(nn.Module):
         self.time = nn.Linear(marks, d, bias=False)
         self.dropout = nn.Dropout(dropout)
         self.position = position
+        self.sines: Tensor
         self.register_buffer("sines", sinusoids(max_len if position else 0, d), persistent=False)
 
     def forward(self, x: Tensor, marks: Tensor) -> Tensor:

@@ -101,6 +101,8 @@ def test_outputs_are_the_benchmark_code_s(name, training):
             p.copy_((wave / (1 if p.ndim < 2 else p.shape[1] ** 0.5)).reshape(p.shape))
             if name == "film" and p.ndim == 3 and len(p) == 256:
                 p.mul_(1 / 16)
+            if name == "film" and i == 0:
+                p.add_(1.0)  # a gain near one
         x = inputs(2, 3, 32, 8, 16)
         if training:  # as the figures were made: once at evaluation, then in training (batch norm remembers)
             forecaster.eval()(*x)
