@@ -24,6 +24,8 @@ def quantize(cfg, run: Run) -> None:
         raise UserError(f"bits={cfg.bits}: {cfg.method} takes {', '.join(map(str, widths(cfg.method)))}")
     if cfg.save_dtype not in (None, "float32", "bfloat16", "float16"):
         raise UserError(f"save_dtype={cfg.save_dtype}: choose float32, bfloat16 or float16, or leave it out")
+    if cfg.out is None:
+        raise UserError("name the folder to write: add out=FOLDER to the command")
     out = Path(cfg.out).expanduser().absolute()
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out} is not empty: name a new folder with out=...")

@@ -122,6 +122,7 @@ def test_quantize_then_evaluate_agree_and_the_size_is_exact(tmp_path):
 @pytest.mark.parametrize(
     ("line", "words"),
     [
+        ([], "out=FOLDER"),
         (["method=gptq", "out=x"], "no words"),
         (["bits=5", "out=x"], "bits=5"),
         (["out=x", "save_dtype=int8"], "save_dtype"),
