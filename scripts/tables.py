@@ -23,6 +23,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
+
 from common import claims, cli, configs, experiment, files, report, result
 from common.data import registry
 from common.errors import UserError
@@ -410,21 +412,31 @@ def main(argv: Sequence[str]) -> int:
             raise UserError(
                 f"unknown paper {sorted(unknown)[0]!r}: {configs.known('the papers are', sorted(unknown)[0], configs.papers())}"
             )
-        recorded = read()
         jobs = [] if arguments.render else wanted(arguments.papers or configs.papers(), arguments.slow)
-        known = {
-            (paper, name): set(run["fingerprints"].values())
-            for paper, entry in recorded["papers"].items()
-            for name, run in entry["runs"].items()
-        }
-        due = [job for job in jobs if job.fingerprint not in known.get((job.paper, job.experiment), [])]
-        print(f"{len(due)} of {len(jobs)} experiments to run", file=sys.stderr)
-        failed = run_all(due, runs, recorded)
-        if recorded["papers"]:
-            write(recorded)
+        with FileLock(RESULTS.parent / ".tables.lock", timeout=0):  # two would overwrite each other's record
+            recorded, failed = bring_up_to_date(jobs, runs)
+    except Timeout:
+        return experiment.explain(UserError("the tables are being made by another process: wait for it"))
     except (UserError, OSError, KeyboardInterrupt) as error:
         return experiment.explain(error)
     return summary(recorded, failed)
+
+
+def bring_up_to_date(jobs: list[Job], runs: Path) -> tuple[dict[str, Any], list[str]]:
+    """Run the jobs that are not recorded as they stand now, and render; returns the record and what failed."""
+    recorded = read()
+    known = {
+        (paper, name): set(run["fingerprints"].values())
+        for paper, entry in recorded["papers"].items()
+        for name, run in entry["runs"].items()
+    }
+    due = [job for job in jobs if job.fingerprint not in known.get((job.paper, job.experiment), ())]
+    print(f"{len(due)} of {len(jobs)} experiments to run", file=sys.stderr)
+    runs.mkdir(parents=True, exist_ok=True)
+    failed = run_all(due, runs, recorded)
+    if recorded["papers"]:
+        write(recorded)
+    return recorded, failed
 
 
 def summary(recorded: dict[str, Any], failed: list[str]) -> int:

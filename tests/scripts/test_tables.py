@@ -144,3 +144,11 @@ def test_a_changed_threshold_judges_what_was_recorded(toy_copy):
     path.write_text(path.read_text().replace("[2.5, 3.5]", "[10, 20]"))
     (claim,) = tables.current(paper["claims"], tables.claims.read("toy"))
     assert claim["holds"] is False
+
+
+def test_two_at_once_are_refused(toy_copy, tmp_path, capsys):
+    from filelock import FileLock
+
+    with FileLock(tmp_path / ".tables.lock"):
+        assert tables.main([]) == 2
+    assert "another process" in capsys.readouterr().err
