@@ -8,6 +8,7 @@ import json
 import math
 import os
 from collections.abc import Iterator
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,8 @@ def plain(value: Any) -> Any:
         return [plain(v) for v in value]
     if isinstance(value, os.PathLike):
         return os.fspath(value)
+    if isinstance(value, date):  # YAML reads 2026-11-30 as one
+        return value.isoformat()
     if type(value).__module__.startswith("omegaconf"):
         from omegaconf import OmegaConf
 

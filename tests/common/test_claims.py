@@ -1,5 +1,6 @@
 """Claims files are checked strictly, and judged as written."""
 
+import datetime
 from pathlib import Path
 
 import pytest
@@ -80,3 +81,13 @@ def test_malformed_claims_are_refused(changes):
 def test_an_id_is_used_once():
     with pytest.raises(ValueError, match="twice"):
         claims.validate([BASE, BASE], Path("x"))
+
+
+def test_a_calibration_date_reaches_the_record():
+    from common.files import to_json
+
+    (claim,) = claims.validate(
+        [BASE | {"calibrated": {"seeds": [0], "values": [0.5], "commit": "abc", "date": datetime.date(2026, 11, 30)}}],
+        Path("x"),
+    )
+    assert '"date": "2026-11-30"' in to_json(claim)
