@@ -86,6 +86,8 @@ class NegUCB:
                 raise ValueError(f"{name} is {value!r}: choose {', '.join(allowed)}")
         if lambda_theta <= 0 or lambda_h <= 0 or not 0 < discount <= 1 or every < 1 or hidden < 0:
             raise ValueError("lambda_theta, lambda_h and every must be positive, discount in (0, 1], hidden at least 0")
+        if alpha_theta < 0 or alpha_h < 0 or (delta is not None and not 0 < delta < 1):
+            raise ValueError("alpha_theta and alpha_h must be at least 0, delta in (0, 1)")
         self.phi, self.hidden = feature_map, 0 if coupling == "none" else hidden
         self.lambda_theta, self.lambda_h = lambda_theta, lambda_h
         self.alpha_theta, self.alpha_h, self.every, self.rebuild_mode = alpha_theta, alpha_h, every, rebuild
@@ -268,13 +270,23 @@ class NegUCB:
         )
 
     def fit(self, x: np.ndarray, g: list[Hashable], y: np.ndarray, sweeps: int = 10) -> None:
-        """Warm start from logged offers: x (n, d), g and y (n,). All statistics at once, then `sweeps` alternations."""
-        phi = self.phi(np.asarray(x, float))
+        """Warm start from logged offers: x (n, d), g and y (n,). All statistics at once, then `sweeps` alternations.
+
+        Raises ValueError as `update` does, and where x, g and y differ in length; nothing is learnt then.
+        """
+        x, y = np.asarray(x, float), np.asarray(y, float)
+        if not len(x) == len(g) == len(y):
+            raise ValueError(
+                f"x, g and y have {len(x)}, {len(g)} and {len(y)} rows: one each per logged offer is needed"
+            )
+        for row, answer in zip(x, y, strict=True):
+            check_answer(row, answer)
+        phi = self.phi(x)
         for who in dict.fromkeys(g):
             i, rows = self.counterpart(who), np.array([other == who for other in g])
             self.S[i] += phi[rows].T @ phi[rows]
-            self.r[i] += phi[rows].T @ np.asarray(y, float)[rows]
-            self.yy[i] += (np.asarray(y, float)[rows] ** 2).sum()
+            self.r[i] += phi[rows].T @ y[rows]
+            self.yy[i] += (y[rows] ** 2).sum()
         self.rounds += len(y)
         self.draw += 1
         self.rebuild()

@@ -48,10 +48,10 @@ class Linear:
     def __init__(self, d: int, bound: float = 1.0):
         if bound <= 0:
             raise ValueError(f"bound is {bound}: give a positive bound on the norm of x")
-        self.dim, self.bound = d + 1, float(bound)
+        self.d, self.dim, self.bound = d, d + 1, float(bound)
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        phi = np.empty((len(x), self.dim))
+        phi = np.empty((len(x), self.d + 1))
         np.multiply(x, HALF / self.bound, out=phi[:, :-1])
         phi[:, -1] = HALF
         return phi
@@ -63,22 +63,19 @@ class Linear:
         return {"bound": self.bound}
 
 
-class Polynomial:
+class Polynomial(Linear):
     """The explicit map of k = ((1 + x'z/bound^2)/2)^2, which holds the constant in its last entry; (d + 1)^2 features, for small d."""
 
     def __init__(self, d: int, bound: float = 1.0):
-        self._linear = Linear(d, bound)
-        self.dim = (d + 1) ** 2
+        super().__init__(d, bound)
+        self.d, self.dim = d, (d + 1) ** 2
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        phi = self._linear(x)  # (n, d + 1)
+        phi = super().__call__(x)  # (n, d + 1)
         return (phi[:, :, None] * phi[:, None, :]).reshape(len(x), -1)
 
     def kernel(self, x: np.ndarray, z: np.ndarray) -> np.ndarray:
-        return self._linear.kernel(x, z) ** 2
-
-    def state_dict(self) -> dict[str, Any]:
-        return self._linear.state_dict()
+        return super().kernel(x, z) ** 2
 
 
 class RandomFourier:
@@ -107,7 +104,7 @@ class RandomFourier:
         return phi
 
     def state_dict(self) -> dict[str, Any]:
-        return {"W": self.W, "beta": self.beta}
+        return {"W": self.W, "beta": self.beta, "unit": self.unit}
 
 
 class Nystrom:

@@ -15,10 +15,13 @@ from papers.neg_ucb.negotiation import Optimistic, Oracle, Policy, RandomBid
 
 
 def candidates(env: Environment, seed: int, n: int = 400) -> np.ndarray:
-    """A sample of x as it comes in the first arrivals: (n, d), for the median distance and for landmarks."""
+    """A sample of x as it comes in the first arrivals, at any of their proposals: (n, d), for the median distance and for landmarks."""
     rng, state = Rng(seed, "candidates").numpy, env.state_dict()
     rows = []
     for _ in range(20):
+        if env.proposals > 1:  # late in an episode, too, and after a counter-bid: no answer is used for this
+            env.rejections = int(rng.integers(env.proposals))
+            env.counter = env.random_bids(1, rng)[0] if env.counters and env.rejections else None
         rows.append(env.features(env.random_bids(n // 20, rng)))
         env.over = True
         env.reset()

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from common.errors import UserError
 from common.run import Run
 from papers.neg_ucb import methods, plots
 from papers.neg_ucb.data import Data
@@ -17,12 +18,14 @@ RIVALS = ("random", "eps_greedy", "lin_ucb", "kernel_ucb")  # the baselines that
 
 def regret(cfg, run: Run, data: Data) -> None:
     """Every method in every task, in the same worlds: mean figures, ratios of the claims, curves with confidence bands."""
-    rows = []
-    for task_name in cfg.tasks:
-        task = task_of(cfg, task_name)
+    rows, tasks = [], {name: task_of(cfg, name) for name in cfg.tasks}
+    chosen = {name: [m for m in cfg.methods if m in task["only"] or not task["only"]] for name, task in tasks.items()}
+    for task_name, task in tasks.items():  # a name that is wrong is said before the work, not after hours of it
+        for method in chosen[task_name]:
+            method_of(cfg, method, task)
+    for task_name, task in tasks.items():
         found: dict[str, list[dict]] = {}
-        chosen = [method for method in cfg.methods if method in task["only"] or not task["only"]]
-        for method in run.progress(chosen, task_name):
+        for method in run.progress(chosen[task_name], task_name):
             for seed in seeds_of(cfg, run):
                 env = environment_of(cfg, task, seed, data)
                 policy = policy_of(cfg, method, task, env, seed)
@@ -84,9 +87,11 @@ def comparisons(figures: dict[str, dict[str, float]], found: dict[str, list[dict
 
 def tune(cfg, run: Run, data: Data) -> None:
     """The same grid of alpha for every method that has one, on seeds that no claim uses: which value goes into the config."""
-    rows = []
-    for task_name in cfg.tasks:
-        task = task_of(cfg, task_name)
+    rows, tasks = [], {name: task_of(cfg, name) for name in cfg.tasks}
+    for method in cfg.methods:
+        if any("alpha" not in method_of(cfg, method, task) for task in tasks.values()):
+            raise UserError(f"method {method} has no alpha to tune: leave it out of methods")
+    for task_name, task in tasks.items():
         for method in run.progress(list(cfg.methods), f"tune {task_name}"):
             mean = {}
             for alpha in cfg.tune.alphas:

@@ -14,8 +14,26 @@ from common.training import resumable
 from papers.neg_ucb import environments, methods
 from papers.neg_ucb.data import Data
 from papers.neg_ucb.environments.base import Environment
+from papers.neg_ucb.kernel import CAP
 from papers.neg_ucb.negotiation import Trace, one_round, summary
 from papers.neg_ucb.oracle import ENUMERABLE
+
+AT_LEAST = {
+    "cardinality.items": 2, "cardinality.rounds": 1, "cardinality.seeds": 0, "cardinality.alpha": 0, "cardinality.alpha_summed_tuned": 0,
+    "casino.m": 1, "casino.landmarks_from": 2, "casino.every": 1, "clusters.counterparts": 2, "clusters.rounds": 1, "warm_start.logged": 0,
+    "warm_start.rounds": 1, "identities.rounds": 1, "tune.alphas": 0, "tune.seeds": 0, "play.rounds": 1,
+}  # fmt: skip
+
+
+def check(cfg) -> None:
+    """Refuse what no study could use, before the first of them has run. Raises UserError."""
+    for key, least in AT_LEAST.items():
+        value = OmegaConf.select(cfg, key)
+        values = list(value) if OmegaConf.is_list(value) else [value]
+        if not values or min(values) < least:
+            raise UserError(
+                f"{key} is {value}: give at least {least}{', at least once' if OmegaConf.is_list(value) else ''}"
+            )
 
 
 def task_of(cfg, name: str) -> dict[str, Any]:
@@ -27,6 +45,9 @@ def task_of(cfg, name: str) -> dict[str, Any]:
     for key in ("rounds", "m", "every"):
         if task[key] < 1:
             raise UserError(f"task.{name}.{key} is {task[key]}: give at least 1")
+    for key in ("hidden", "length"):
+        if task[key] < 0:
+            raise UserError(f"task.{name}.{key} is {task[key]}: give at least 0")
     if (method := task["search"].get("method", "enumerate")) not in ("enumerate", "local", "sample"):
         raise UserError(f"task.{name}.search.method is {method!r}: choose enumerate, local or sample")
     return task
@@ -37,7 +58,14 @@ def method_of(cfg, name: str, task: dict[str, Any]) -> dict[str, Any]:
     if name not in cfg.method:
         raise UserError(f"unknown method {name!r}: {known('the methods are', name, list(cfg.method))}")
     entry: Any = OmegaConf.to_container(cfg.method[name])
-    return entry | task["methods"].get(name, {})
+    entry |= task["methods"].get(name, {})
+    if entry.get("alpha", 0) < 0 or not 0 <= entry.get("epsilon", 0) <= 1:
+        raise UserError(f"method {name}: alpha must be at least 0 and epsilon in [0, 1]")
+    if entry["kind"] == "exact" and task["rounds"] > CAP:
+        raise UserError(
+            f"method {name} holds at most {CAP:,} rounds, not {task['rounds']:,}: leave it out of methods, or take kernel_ucb"
+        )
+    return entry
 
 
 def environment_of(cfg, task: dict[str, Any], seed: int, data: Data) -> Environment:

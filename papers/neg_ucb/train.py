@@ -28,6 +28,7 @@ def train(cfg, run: Run) -> None:
     for name in cfg.studies:
         if name not in STUDIES:
             raise UserError(f"unknown study {name!r}: {known('the studies are', name, list(STUDIES))}")
+    import_module("papers.neg_ucb.settings").check(cfg)
     if cfg.run.dry:
         import_module("papers.neg_ucb.studies").dry(cfg, run)
         return

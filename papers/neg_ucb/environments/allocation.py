@@ -54,7 +54,7 @@ class AllocationLinear(Environment):
     def context(self):
         return np.concatenate([self.counts / 4, self.values / 10, super().context()])
 
-    def features(self, bids):
+    def _features(self, bids):
         """x = [j/c, j/4, c/4], and rejections / proposals where there is more than one proposal."""
         x = np.empty((len(bids), self.dim))
         x[:, :3], x[:, 3:6], x[:, 6:9] = bids / self.counts, bids / 4, self.counts / 4

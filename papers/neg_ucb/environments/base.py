@@ -38,6 +38,9 @@ class Environment(gymnasium.Env):
         if counterparts < 1 or proposals < 1:
             raise ValueError(f"counterparts is {counterparts} and proposals is {proposals}: both must be at least 1")
         self.seed, self.counterparts, self.proposals, self.counters = seed, counterparts, proposals, counters
+        if self._hears():
+            self.dim += self.encoding
+            self.bound *= 2**0.5  # the counter-bid's encoding is a part of an x of its own
         self._world()
         self._begin()
         self.action_space = spaces.MultiDiscrete(np.asarray(self._options()))
@@ -91,13 +94,30 @@ class Environment(gymnasium.Env):
         """Number of valid bids now."""
         return len(self.bids())
 
-    def features(self, bids: np.ndarray) -> np.ndarray:
-        """x: (n, k) -> (n, d) float64, of norm at most `bound`."""
+    def _features(self, bids: np.ndarray) -> np.ndarray:
+        """x without the counter-bid: (n, k) -> (n, d) float64, further columns are dropped."""
         raise NotImplementedError
+
+    def features(self, bids: np.ndarray) -> np.ndarray:
+        """x: (n, k) -> (n, d) float64, of norm at most `bound`. Where counterparts make counter-bids, it ends with the last one's encoding."""
+        x = self._features(bids)
+        if self._hears():
+            x = np.column_stack([x[:, : self.dim - self.encoding], np.tile(self._wish(), (len(x), 1))])
+        return x
+
+    def _hears(self) -> bool:
+        """Whether there are counter-bids to be heard."""
+        return self.counters and self.proposals > 1
+
+    def _wish(self) -> np.ndarray:
+        """Encoding of the last counter-bid of this episode, zeros before the first: (encoding,)."""
+        return (
+            np.zeros(self.encoding) if self.counter is None else self._features(self.counter[None])[0, : self.encoding]
+        )
 
     def context(self) -> np.ndarray:
         """What is observed before a bid is chosen, the counterpart apart: (c,) float64; its last entry is rejections / proposals."""
-        return np.array([self.rejections / self.proposals])
+        return np.append(self._wish() if self._hears() else [], self.rejections / self.proposals)
 
     def utility(self, bids: np.ndarray) -> np.ndarray:
         """Own benefit u in [0, 1] of a deal: (n, k) -> (n,), or (k,) -> scalar. Known to the proposer."""

@@ -49,7 +49,7 @@ class Cardinality(Environment):
     def _all_bids(self):
         return self._offered
 
-    def features(self, bids):
+    def _features(self, bids):
         return bids.astype(float)
 
     @each

@@ -49,7 +49,7 @@ class CasinoReplay(Environment):
     def context(self):
         return np.append(self.x[self.episode % len(self.offers), 3:], super().context())
 
-    def features(self, bids):
+    def _features(self, bids):
         """x of the logged offer: it is the only bid."""
         return np.repeat(self.x[[self.episode % len(self.offers)]], len(bids), 0)
 

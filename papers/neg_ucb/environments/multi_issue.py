@@ -94,7 +94,7 @@ class MultiIssue(Environment):
         owner, which = np.nonzero(changed)
         return around[owner, which], owner
 
-    def features(self, bids):
+    def _features(self, bids):
         """x = one-hot / sqrt(issues), and h/H where there is more than one proposal."""
         x = np.zeros((len(bids), self.dim))
         np.put_along_axis(x, bids + self.starts, 1 / np.sqrt(len(self.sizes)), axis=1)

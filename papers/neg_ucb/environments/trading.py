@@ -79,7 +79,7 @@ class Trading(Environment):
         owner, which = np.nonzero(near)
         return valid[which], owner
 
-    def features(self, bids):
+    def _features(self, bids):
         """x = [given, taken] / sqrt(6), the share of 3 given and taken, and h/H where there is more than one proposal."""
         x = np.zeros((len(bids), self.dim))
         x[:, : 2 * self.n] = bids / np.sqrt(2 * MOST)

@@ -261,6 +261,31 @@ def test_warm_start_equals_learning_the_same_answers_then_alternating():
 
 
 @pytest.mark.parametrize(
+    ("x", "g", "y", "message"),
+    [
+        ([[np.nan, 0]], [0], [1], "not finite"),
+        ([[0, 0]], [0], [2], "y is 2"),
+        ([[0, 0]], [0, 1], [1], "1, 2 and 1 rows"),
+    ],
+)
+def test_bad_logged_offers_are_refused_and_nothing_is_learnt(x, g, y, message):
+    model = NegUCB(features.Linear(2))
+    with pytest.raises(ValueError, match=message):
+        model.fit(np.array(x, float), g, np.array(y))
+    assert not model.rounds
+    assert not model.S.any()
+
+
+def test_a_saved_polynomial_map_brings_its_bound_along():
+    x, g, y = answers()
+    model = NegUCB(features.Polynomial(4, bound=3.0))
+    model.fit(x, g.tolist(), y)
+    other = NegUCB(features.Polynomial(4))
+    other.load_state_dict(model.state_dict())
+    assert np.array_equal(model.ucb(x, 0)[0], other.ucb(x, 0)[0])
+
+
+@pytest.mark.parametrize(
     ("x", "y", "message"),
     [([np.nan, 0.0], 1, "not finite"), ([0.0, 0.0], 2, "y is 2"), ([0.0, 0.0], np.nan, "y is nan")],
 )
@@ -272,7 +297,16 @@ def test_bad_answers_are_refused_by_name(x, y, message):
 
 @pytest.mark.parametrize(
     "options",
-    [{"coupling": "tensor"}, {"rebuild": "never"}, {"exploration": "hope"}, {"lambda_theta": 0.0}, {"discount": 0.0}],
+    [
+        {"coupling": "tensor"},
+        {"rebuild": "never"},
+        {"exploration": "hope"},
+        {"lambda_theta": 0.0},
+        {"discount": 0.0},
+        {"alpha_theta": -1.0},
+        {"alpha_h": -1.0},
+        {"delta": 0.0},
+    ],
 )
 def test_bad_settings_are_refused(options):
     with pytest.raises(ValueError):

@@ -127,7 +127,7 @@ def test_a_negotiation_of_several_proposals_ends_with_yes_or_after_them():
             assert env.rejections == h
             assert env.context()[-1] == h / 4
             assert (
-                env.features(env.bids())[0, -1] == h / 4
+                env.features(env.bids())[0, env.encoding] == h / 4
             )  # the round number is in the context, or concession looks like noise
             q = env.accept_prob(env.bids())
             y = env.respond(env.bids()[q.argmin() if episode % 2 else q.argmax()])
@@ -138,6 +138,40 @@ def test_a_negotiation_of_several_proposals_ends_with_yes_or_after_them():
         with pytest.raises(ValueError, match="is over"):
             env.respond(env.bids()[0])
     assert {(1, 0), (0, 3)} <= seen
+
+
+@pytest.mark.parametrize("name", ["multi_issue", "allocation_linear", "trading", "cardinality"])
+def test_the_last_counter_bid_is_part_of_the_context(name):
+    env = environments.make(name, seed=1, proposals=4, counters=True)
+    plain = environments.make(name, seed=1, proposals=4)
+    assert env.dim == plain.dim + env.encoding
+    assert not env.features(env.bids())[:, -env.encoding :].any()  # nothing said yet
+    bid = next(b for b in env.bids() if env.accept_prob(b) < 0.9)
+    for _ in range(50):
+        if not env.respond(bid if env.is_valid(bid) else env.bids()[0]):
+            break
+        env.reset()
+    x = env.features(env.bids())
+    assert x.shape == (env.n_bids, env.dim)
+    assert np.linalg.norm(x, axis=1).max() <= env.bound + 1e-9
+    said = env.features(env.counter[None])[0]
+    assert np.array_equal(said[: env.encoding], said[-env.encoding :])
+    assert (x[:, -env.encoding :] == said[-env.encoding :]).all()
+    assert np.array_equal(env.context()[-env.encoding - 1 : -1], said[-env.encoding :])
+    env.over = True
+    env.reset()
+    assert not env.features(env.bids())[:, -env.encoding :].any()  # another episode, another conversation
+
+
+def test_sampled_contexts_cover_the_whole_of_a_negotiation_and_leave_it_where_it_was():
+    from papers.neg_ucb import methods
+
+    env = environments.make("multi_issue", proposals=5, counters=True)
+    before = env.features(env.bids()[:3])
+    x = methods.candidates(env, 0)
+    assert len(np.unique(x[:, env.encoding])) > 2  # rejections so far
+    assert x[:, -env.encoding :].any()
+    assert np.array_equal(before, env.features(env.bids()[:3]))
 
 
 def test_counterparts_concede_over_time():

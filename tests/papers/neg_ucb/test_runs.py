@@ -75,10 +75,20 @@ def test_interrupted_run_goes_on_to_the_same_figures(monkeypatch):
         ("task.allocation_linear.m=0", "allocation_linear.m is 0"),
         ("method.random.kind=psychic", "choose random, oracle"),
         ("task.allocation_linear.search={method: guess}", "choose enumerate, local or sample"),
+        ("task.allocation_linear.hidden=-1", "allocation_linear.hidden is -1"),
+        ("task.allocation_linear.length=-1", "allocation_linear.length is -1"),
+        ("task.allocation_linear.methods={neg_ucb: {alpha: -1}}", "alpha must be at least 0"),
+        ("method.eps_greedy.epsilon=2", r"epsilon in \[0, 1\]"),
+        ("cardinality.items=[0]", "cardinality.items is .0.: give at least 2"),
+        ("cardinality.items=[]", "cardinality.items is"),
+        ("casino.m=0", "casino.m is 0"),
+        ("clusters.counterparts=1", "clusters.counterparts is 1"),
+        ("warm_start.logged=[-1]", "warm_start.logged is"),
+        ("tune.alphas=[]", "tune.alphas is"),
     ],
 )
 def test_bad_settings_are_one_sentence(override, message):
-    methods = [] if override.startswith("methods") else ["methods=[random,neg_ucb]"]
+    methods = [] if override.startswith("methods") else ["methods=[random,eps_greedy,neg_ucb]"]
     with pytest.raises(UserError, match=message):
         launch(
             "neg_ucb",
@@ -91,6 +101,32 @@ def test_bad_settings_are_one_sentence(override, message):
                 override,
             ],
         )
+
+
+def test_settings_that_end_a_long_run_are_refused_before_its_first_round(monkeypatch):
+    monkeypatch.setattr(settings, "one_round", lambda *args: pytest.fail("a round was played"))
+    for line, message in (
+        (["methods=[random,exact_kernel]", "rounds=3001"], "holds at most 3,000 rounds"),
+        (["methods=[random,neg_ubc]"], "did you mean neg_ucb"),
+        (["methods=[random]", "studies=[tune]"], "no alpha to tune"),
+        (["methods=[random]", "tasks=[allocation_linear,energie]"], "did you mean energy"),
+    ):
+        with pytest.raises(UserError, match=message):
+            launch("neg_ucb", ["seeds=[0]", "threads=1", "device=cpu", *line])
+
+
+def test_a_large_domain_can_be_searched_as_the_refusal_advises():
+    large = [
+        "task.multi_issue.sizes=[20,20,20,20,20]",
+        "tasks=[multi_issue]",
+        "methods=[random,neg_ucb]",
+        "rounds=3",
+        "seeds=[0]",
+        "threads=1",
+    ]
+    with pytest.raises(UserError, match="too many to enumerate"):
+        launch("neg_ucb", large)
+    launch("neg_ucb", [*large, "task.multi_issue.search={method: local, restarts: 2, steps: 3}"])
 
 
 def test_bad_domain_of_ones_own_is_one_sentence(tmp_path):
