@@ -23,7 +23,7 @@ def study(cfg: Any, run: Run) -> None:
     """Train cfg.scaling.widths from scratch, quantise each at 2, 3 and 4 bits, and compare 3 with 4 bits at equal size."""
     _, tokenizer = language.load(cfg.model.path, run=run)
     context = cfg.data.context
-    documents = data.texts(cfg.data.calibration, "train", run)
+    documents = data.limited(data.texts(cfg.data.calibration, "train", run), cfg.data.characters)
     stream = text.token_stream(documents, tokenizer)
     calibration = data.random_windows(
         documents, tokenizer, context, cfg.data.calibration_sequences, run.rng("calibration").torch
