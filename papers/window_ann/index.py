@@ -57,6 +57,10 @@ class WindowIndex:
             raise ValueError(f"recall is {recall}: give the part of the true neighbours to aim at, between 0 and 1")
         if threads is not None and threads < 1:
             raise ValueError(f"threads is {threads}: give at least 1, or None for all cores")
+        if not graph_cost > 0:
+            raise ValueError(f"graph_cost is {graph_cost}: give more than 0")
+        if not isinstance(seed, int | np.integer) or seed < 0:
+            raise ValueError(f"seed is {seed!r}: give a whole number of at least 0")
         self.method, self.metric, self.base, self.threads = method, metric, base, threads or available_cores()
         self.recall, self.graph_cost = recall, graph_cost
         self.base_options = DEFAULTS[base] | base_options
@@ -80,23 +84,25 @@ class WindowIndex:
         Raises ValueError for shapes that do not agree, NaN or infinite vectors, NaN labels, an empty X, a zero vector under
         the angular metric.
         """
-        X, labels = self._points(X), as_labels(labels)
+        X, labels = self._points(X, d=0), as_labels(labels)
         _same_length(X, labels)
+        segment = self._segment(X, labels, np.arange(len(X)), progress)  # may fail: nothing of self has changed yet
         self.built_for = content_hash(X, labels)
-        self.d, self.next_id = X.shape[1], len(X)
-        self.segments = [self._segment(X, labels, np.arange(len(X)), progress)]
+        self.d, self.next_id, self.segments = X.shape[1], len(X), [segment]
         return self
 
-    def _points(self, X: Any, name: str = "X") -> np.ndarray:
-        """float32, checked, and of length one under the angular metric."""
+    def _points(self, X: Any, name: str = "X", d: int | None = None) -> np.ndarray:
+        """float32, checked, and of length one under the angular metric. d: columns wanted, 0 for any; the index's if None."""
+        d = self.d if d is None else d
         X = np.asarray(X)
         if X.dtype.kind not in "biuf":
             raise ValueError(f"{name} is {X.dtype}: give real numbers")
         if X.ndim != 2 or X.shape[1] == 0 or (len(X) == 0 and name == "X"):
             raise ValueError(f"{name} has shape {X.shape}: give one row a vector, (n, d)")
-        if self.d and X.shape[1] != self.d:
-            raise ValueError(f"{name} has {X.shape[1]} columns and the index {self.d}")
-        X = np.ascontiguousarray(X, np.float32)
+        if d and X.shape[1] != d:
+            raise ValueError(f"{name} has {X.shape[1]} columns and the index {d}")
+        with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused
+            X = np.ascontiguousarray(X, np.float32)
         finite = np.isfinite(X).all(axis=1)
         if not finite.all():
             raise ValueError(f"{name} has NaN or infinite values, first in row {int(np.argmin(finite))}")
@@ -107,6 +113,10 @@ class WindowIndex:
                     f"{name} has a row of zeros, row {int(np.argmin(norm))}: it has no direction, and the metric is angular"
                 )
             X = (X / norm).astype(np.float32)
+        elif len(X) and np.abs(X).max() > (widest := np.sqrt(np.finfo(np.float32).max / (4 * X.shape[1]))):
+            raise ValueError(
+                f"{name} has values above {widest:.0e}, whose squared distances float32 cannot hold: scale it"
+            )
         return X
 
     def _segment(self, X, labels, ids, progress=None, graphs: bool = True) -> Segment:
@@ -160,8 +170,7 @@ class WindowIndex:
             raise ValueError(
                 f"this index was built for method {self.method!r} and has no graphs for {method!r}: build it with method='auto'"
             )
-        if int(k) != k or not 1 <= k <= len(self):
-            raise ValueError(f"k is {k}: give 1 to {len(self)}, the number of points")
+        self._check_k(k)
         if beam < 1 or multiply < 1 or max_beam < 1:
             raise ValueError(f"beam is {beam}, multiply {multiply}, max_beam {max_beam}: each must be at least 1")
         for name, share in (("min_ratio", min_ratio), ("recall", recall)):
@@ -198,11 +207,12 @@ class WindowIndex:
             raise ValueError(
                 f"lo has shape {np.shape(lo)} and hi {np.shape(hi)} for {nq} queries: give scalars, (nq,), or (nq, m) for unions"
             ) from None
-        free = any(
+        kinds = lo.dtype.kind + hi.dtype.kind
+        free = set(kinds) & set("mM") and any(
             bound.dtype.kind == "f" and np.isinf(bound).all() for bound in (lo, hi)
-        )  # no bound: it has no kind to compare
+        )  # no bound beside a date: nothing to compare
         try:
-            wrong = np.argwhere(lo > hi) if lo.dtype.kind == hi.dtype.kind or not free else np.empty((0, 2), int)
+            wrong = np.empty((0, 2), int) if free else np.argwhere(lo > hi)
         except TypeError:
             raise ValueError(f"lo is {lo.dtype} and hi is {hi.dtype}: give both of the labels' kind") from None
         if len(wrong):
@@ -242,8 +252,12 @@ class WindowIndex:
         Each piece says what is done (`scan`, or `graph` with the node's size and the beam) for which ranks.
         """
         self._fitted()
+        self._check_k(k)
         segment = self.segments[0]
         method = options.pop("method", self.method)
+        _choice("method", method, METHODS)
+        if unknown := set(options) - {"beam", "multiply", "max_beam", "min_ratio", "compat", "recall"}:
+            raise ValueError(f"unknown option {', '.join(sorted(unknown))}: explain takes those of search_counted")
         lo, hi, _ = self._windows(lo, hi, 1)
         s, e = (int(x[0, 0]) for x in rank_interval(segment.labels, lo, hi, closed))
         chosen = Options(METHODS.index(method), options.get("beam", 40), options.get("multiply", 1), options.get("max_beam", 10_000),
@@ -279,11 +293,12 @@ class WindowIndex:
         if (labels.astype(kind) != labels).any():
             raise ValueError(f"labels are {labels.dtype}, finer than the index's {kind}: round them, or fit anew")
         ids = np.arange(self.next_id, self.next_id + len(X))
-        self.next_id += len(X)
         part: tuple[np.ndarray, ...] = (X, labels.astype(kind), ids)
-        while self.segments and self.segments[-1].live < 2 * len(part[0]):
-            part = _concatenate(part, self.segments.pop())
-        self.segments.append(self._of(part))
+        kept = list(self.segments)
+        while kept and kept[-1].live < 2 * len(part[0]):
+            part = _concatenate(part, kept.pop())
+        self.segments = [*kept, self._of(part)]  # only now: a build that is interrupted loses no rows
+        self.next_id += len(X)
         return ids
 
     def delete(self, ids: Any) -> None:
@@ -293,6 +308,8 @@ class WindowIndex:
         """
         self._fitted()
         ids = np.unique(np.atleast_1d(np.asarray(ids)))
+        if not len(ids):
+            return
         if ids.dtype.kind not in "iu":
             raise ValueError(f"ids are {ids.dtype}: give row numbers")
         found = [segment.find(ids) for segment in self.segments]
@@ -314,6 +331,14 @@ class WindowIndex:
 
     def __len__(self) -> int:
         return sum(segment.live for segment in self.segments)
+
+    def _check_k(self, k: Any) -> None:
+        if not isinstance(k, int | float | np.integer | np.floating) or k % 1 or not 1 <= k <= len(self):  # NaN % 1 is NaN, inf too
+            raise ValueError(
+                f"k is {k!r}: give 1 to {len(self)}, the number of points"
+                if len(self)
+                else "every row was deleted: insert some, or fit anew"
+            )
 
     def _fitted(self) -> None:
         if not self.built_for:
@@ -363,6 +388,8 @@ class WindowIndex:
         verify: compare every array with its checksum (reads them all). Raises ValueError where the folder is no index, is
         damaged, or was built for other data.
         """
+        if (X is None) != (labels is None):
+            raise ValueError("give both X and labels, or neither: the index is compared with the two together")
         index = cls.from_state(storage.load(Path(path), verify), threads)
         if X is not None:
             index_points = index._points(X)

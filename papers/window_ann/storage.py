@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from common.files import sha256_of, write_json
+from common.files import digest, sha256_of, write_json
 
-FORMAT = 1
+FORMAT = 2
 
 
 def save(path: Path, state: dict[str, Any]) -> None:
-    """Write `state` (WindowIndex.state) as the folder `path`; whole, or not at all."""
+    """Write `state` (WindowIndex.state) as the folder `path`; whole, or not at all. What was there goes when this is written."""
     if path.exists() and not (path / "index.json").exists() and (path.is_file() or any(path.iterdir())):
         raise ValueError(f"{path} is there and is not an index: choose another path")
     scratch = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -29,15 +29,21 @@ def save(path: Path, state: dict[str, Any]) -> None:
                 file = f"{number}.{name}.npy"
                 np.save(scratch / file, array, allow_pickle=False)
                 files[file] = {"sha256": sha256_of(scratch / file), "bytes": (scratch / file).stat().st_size}
-        write_json(
-            scratch / "index.json",
-            {"format": FORMAT, "settings": state["settings"], "segments": len(state["segments"]), "files": files},
-        )
+        head = {"settings": state["settings"], "segments": len(state["segments"]), "files": files}
+        write_json(scratch / "index.json", {"format": FORMAT, **head, "sha256": _digest(head)})
+        old = scratch.with_suffix(".old")
+        shutil.rmtree(old, ignore_errors=True)
         if path.exists():
-            shutil.rmtree(path)
+            os.replace(path, old)
         os.replace(scratch, path)
+        shutil.rmtree(old, ignore_errors=True)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _digest(head: dict[str, Any]) -> str:
+    """Over what index.json says: a changed metric would otherwise give wrong answers without a word."""
+    return digest({name: head[name] for name in ("settings", "segments", "files")})
 
 
 def load(path: Path, verify: bool = True) -> dict[str, Any]:
@@ -53,6 +59,8 @@ def load(path: Path, verify: bool = True) -> dict[str, Any]:
         raise ValueError(
             f"the index at {path} has format {head.get('format')}, this code reads {FORMAT}: build it again"
         )
+    if head.get("sha256") != _digest(head):
+        raise ValueError(f"the index at {path} is damaged (index.json): build it again")
     segments: list[dict[str, Any]] = [{} for _ in range(count)]
     for file, known in files.items():
         part = path / file

@@ -243,6 +243,8 @@ def build(X: np.ndarray, R: int = 32, L: int = 64, alpha: float = 1.0, seed: int
     check_options(R, L, alpha, start)
     if X.ndim != 2 or len(X) == 0:
         raise ValueError(f"X has shape {X.shape}: give at least one row, (n, d)")
+    if not np.isfinite(X).all():
+        raise ValueError("X has NaN or infinite values: drop those rows")
     G = np.empty((len(X), R), np.int32)
     entry = medoid(X) if start == "medoid" else 0
     build_into(X, 0, len(X), G, 0, entry, L, alpha, np.random.default_rng(seed))
@@ -250,8 +252,8 @@ def build(X: np.ndarray, R: int = 32, L: int = 64, alpha: float = 1.0, seed: int
 
 
 def check_options(R: int, L: int, alpha: float, start: str = "medoid") -> None:
-    if R < 1 or L < 1:
-        raise ValueError(f"R is {R} and L is {L}: both must be at least 1")
+    if R < 1 or L < 1 or R % 1 or L % 1:
+        raise ValueError(f"R is {R} and L is {L}: both must be whole numbers of at least 1")
     if not alpha >= 1:
         raise ValueError(f"alpha is {alpha}: give at least 1 (the relative-neighbourhood rule)")
     if start not in ("medoid", "first"):
@@ -276,6 +278,8 @@ def search(
     (nq, k) float32 (true L2, inf missing) and the number of distances computed for each query (nq,) int64.
     """
     X, Q = np.ascontiguousarray(X, np.float32), np.ascontiguousarray(Q, np.float32)
+    if Q.ndim != 2 or Q.shape[1] != X.shape[1]:
+        raise ValueError(f"Q has shape {Q.shape}: give one query a row, (nq, {X.shape[1]})")
     if not 1 <= k <= len(X):
         raise ValueError(f"k is {k}: give 1 to {len(X)}")
     ids, distances = np.full((len(Q), k), -1), np.full((len(Q), k), np.inf, np.float32)

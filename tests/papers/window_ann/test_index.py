@@ -48,6 +48,11 @@ def fit(X=None, labels=None, **options):
         (lambda: fit(beta=1), "beta"),
         (lambda: fit(recall=1.5), "recall"),
         (lambda: fit(threads=0), "threads"),
+        (lambda: fit(graph_cost=float("nan")), "graph_cost"),
+        (lambda: fit(seed=-1), "seed"),
+        (lambda: fit(R=2.5), "R is 2.5"),
+        (lambda: fit(X=np.full((5, 3), 1e19)), "squared distances"),
+        (lambda: fit(X=np.full((5, 3), 1e39)), "infinite"),
         (lambda: WindowIndex().search(np.ones((1, 3)), 0, 1), "fit"),
     ],
 )
@@ -79,6 +84,34 @@ def test_what_cannot_be_searched_is_refused_by_name(work, index, arguments, word
     call = {"Q": work.queries[:3], "lo": 0.1, "hi": 0.5, **arguments}
     with pytest.raises(ValueError, match=word):
         index.search(**call)
+
+
+@pytest.mark.parametrize("k", [None, "3", 2.5, float("nan"), float("inf"), 2001])
+def test_a_k_that_is_no_number_of_points_is_refused_by_search_and_explain(work, index, k):
+    for call in (lambda: index.search(work.queries, 0, 1, k=k), lambda: index.explain(0, 1, k=k)):
+        with pytest.raises(ValueError, match="k is"):
+            call()
+
+
+def test_explain_refuses_what_it_does_not_know(index):
+    with pytest.raises(ValueError, match="method is 'best'"):
+        index.explain(0, 1, method="best")
+    with pytest.raises(ValueError, match="unknown option baem"):
+        index.explain(0, 1, baem=10)
+
+
+def test_an_infinite_lower_end_above_a_whole_number_is_refused(index, work):
+    with pytest.raises(ValueError, match="lo > hi"):
+        index.search(work.queries, np.inf, 5)
+
+
+def test_a_second_fit_starts_afresh_and_one_that_fails_changes_nothing(work):
+    index = fit(work.X[:60], work.labels[:60])
+    with pytest.raises(ValueError, match="NaN"):
+        index.fit(np.full((5, 3), np.nan), np.arange(5))
+    assert len(index) == 60
+    assert index.search(work.X[:1], -np.inf, np.inf, k=1)[0][0, 0] == 0
+    assert index.fit(np.eye(3), np.arange(3)).search(np.eye(3)[1:2], 0, 2, k=1)[0][0, 0] == 1
 
 
 def test_a_method_without_graphs_is_refused(work):
@@ -195,11 +228,35 @@ def test_deleting_what_is_not_there_deletes_nothing(work):
     assert len(index) == 49
 
 
+def test_an_insert_that_is_interrupted_loses_no_rows(work, monkeypatch):
+    index = fit(work.X[:60], work.labels[:60])
+
+    def interrupted(part):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(index, "_of", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        index.insert(work.X[60:120], work.labels[60:120])
+    monkeypatch.undo()
+    assert len(index) == 60
+    assert index.insert(work.X[60:120], work.labels[60:120])[0] == 60
+    assert len(index) == 120
+
+
+def test_deleting_nothing_is_allowed_and_an_emptied_index_says_so(work):
+    index = fit(work.X[:10], work.labels[:10])
+    index.delete([])
+    index.delete(np.arange(10))
+    for call in (lambda: index.search(work.X[:1], 0, 1, k=1), lambda: index.explain(0, 1)):
+        with pytest.raises(ValueError, match="every row was deleted"):
+            call()
+
+
 def test_an_index_can_be_emptied_and_filled_again(work):
     index = WindowIndex("auto", **SMALL).fit(work.X[:20], work.labels[:20])
     index.delete(np.arange(20))
     assert len(index) == 0
-    with pytest.raises(ValueError, match="k is"):
+    with pytest.raises(ValueError, match="every row was deleted"):
         index.search(work.queries, 0, 1)
     assert index.insert(work.X[:3], work.labels[:3]).tolist() == [20, 21, 22]
     assert index.search(work.X[:3], 0, 1, 1)[0][:, 0].tolist() == [20, 21, 22]
@@ -269,6 +326,33 @@ def test_a_damaged_head_is_noticed(saved, content):
         WindowIndex.load(saved)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda head: head["settings"].update(metric="angular"),
+        lambda head: head["settings"]["structure"].update(cutoff=39),
+        lambda head: head["settings"].pop("d"),
+        lambda head: head["files"].pop("0.G.npy"),
+        lambda head: head.update(segments=0),
+        lambda head: head.update(segments=2),
+    ],
+)
+def test_a_changed_head_is_noticed_even_where_it_makes_sense(saved, change):
+    head = json.loads((saved / "index.json").read_text())
+    change(head)
+    (saved / "index.json").write_text(json.dumps(head))
+    with pytest.raises(ValueError, match="damaged"):
+        WindowIndex.load(saved)
+
+
+def test_saving_over_an_index_replaces_it_and_leaves_nothing_else(work, saved):
+    index = WindowIndex.load(saved)
+    index.delete([0])
+    index.save(saved)
+    assert len(WindowIndex.load(saved)) == 99
+    assert [path.name for path in saved.parent.iterdir()] == [saved.name]
+
+
 def test_a_missing_part_is_noticed(saved):
     (saved / "0.X.npy").unlink()
     with pytest.raises(ValueError, match="damaged"):
@@ -280,6 +364,8 @@ def test_an_index_of_other_data_is_refused(work, saved):
         WindowIndex.load(saved, work.X[:100], work.labels[1:101])
     with pytest.raises(ValueError, match="no index"):
         WindowIndex.load(saved.parent / "nowhere")
+    with pytest.raises(ValueError, match="both X and labels"):
+        WindowIndex.load(saved, work.X[:100])
 
 
 def test_saving_never_replaces_what_is_no_index(work, index, tmp_path):

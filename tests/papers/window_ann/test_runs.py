@@ -94,3 +94,4 @@ def test_claims_name_figures_that_ci_or_their_experiment_writes():
         }
         if claim["gate"] and claim["calibrated"]:
             assert {"seeds", "values", "commit", "date"} <= set(claim["calibrated"])
+        json.dumps(claim)  # a run writes its claims as JSON: an unquoted date would end it after all its work

@@ -197,6 +197,15 @@ def test_the_cut_drops_far_candidates_and_never_the_k_nearest():
     assert evaluate.recall(cut, full) > 0.8
 
 
+def test_a_graph_is_not_built_of_nan_nor_searched_for_other_dimensions():
+    X = np.random.default_rng(0).standard_normal((20, 4)).astype(np.float32)
+    with pytest.raises(ValueError, match="Q has shape"):
+        vamana.search(vamana.build(X), X, np.zeros((1, 5)), 10, 3)
+    X[3, 1] = np.nan
+    with pytest.raises(ValueError, match="NaN"):
+        vamana.build(X)
+
+
 @pytest.mark.parametrize("k", [0, 11])
 def test_k_outside_the_data_is_refused(k):
     X = cloud(10)
