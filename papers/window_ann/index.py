@@ -333,7 +333,9 @@ class WindowIndex:
         return sum(segment.live for segment in self.segments)
 
     def _check_k(self, k: Any) -> None:
-        if not isinstance(k, int | float | np.integer | np.floating) or k % 1 or not 1 <= k <= len(self):  # NaN % 1 is NaN, inf too
+        if (
+            not isinstance(k, int | float | np.integer | np.floating) or k % 1 or not 1 <= k <= len(self)
+        ):  # NaN % 1 is NaN, inf too
             raise ValueError(
                 f"k is {k!r}: give 1 to {len(self)}, the number of points"
                 if len(self)
