@@ -3,6 +3,7 @@
 import ast
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -123,11 +124,11 @@ DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: str(p.relative_to(ROOT)))
 def test_commands_in_documents_exist(path):
-    for module, words in COMMAND.findall(path.read_text()):
+    for module, words in COMMAND.findall(path.read_text().replace("\\\n", " ")):
         kind, name, *rest = module.split(".")
         assert (ROOT / f"{module.replace('.', '/')}.py").is_file(), f"{path}: {module}"
         if kind == "papers":
-            line = configs.parse_line([w for w in words.split() if "..." not in w and "<" not in w])
+            line = configs.parse_line([w for w in shlex.split(words) if "..." not in w and "<" not in w])
             configs.check_names(name, rest[0], configs.parse_overrides(line.overrides))
 
 

@@ -168,9 +168,15 @@ def test_what_a_service_has_started_dies_with_it(run):
     while len(family := descendants(os.getpid())) < 2 and time.monotonic() < deadline:
         time.sleep(0.02)
     run.close()
-    time.sleep(0.1)
     commands = [Path(f"/proc/{pid}/cmdline") for pid in family]
-    assert not [path for path in commands if path.exists() and path.read_bytes()]  # (a zombie has an empty one)
+
+    def alive() -> list[Path]:
+        return [path for path in commands if path.exists() and path.read_bytes()]  # (a zombie's is empty)
+
+    deadline = time.monotonic() + 30
+    while alive() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not alive()
 
 
 def test_progress_yields_everything_with_and_without_a_terminal(run, capsys):
