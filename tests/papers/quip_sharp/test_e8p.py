@@ -106,6 +106,7 @@ def test_part_grid_has_1366_rows():
 @pytest.mark.parametrize(("scale", "n"), [(0.3, 300), (0.9, 300), (1.03, 2000), (2.0, 500)])
 @pytest.mark.parametrize("tails", ["gaussian", "heavy"])
 def test_encode_finds_the_brute_force_nearest(scale, n, tails):
+    n = n if tails == "gaussian" else n // 4  # each vector is compared with all 65,536 words
     generator = torch.Generator().manual_seed(7)
     x = torch.randn(n, 8, generator=generator, dtype=torch.float64) * scale
     if tails == "heavy":  # a multivariate t: points far outside the ball, where the lattice decoder alone is wrong
