@@ -282,9 +282,12 @@ def clean(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def kind_of_data(claim: dict[str, Any], data: dict[str, Any]) -> str:
-    """real, package or synthetic: of the data the claim requires, else of the most real data in the run."""
+    """real, package or synthetic: of the data the claim requires, else of the least real data in the run (a claim on real
+    data requires them)."""
     required = {name: data[name] for need in claim["requires"] if (name := need.partition("@")[0]) in data}
-    return kind_of_run(required or data)
+    if required:
+        return kind_of_run(required)
+    return max((kind_of_run({"": entry}) for entry in data.values()), key=KINDS.index, default="synthetic")
 
 
 def kind_of_run(data: dict[str, Any]) -> str:
