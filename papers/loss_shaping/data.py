@@ -134,9 +134,13 @@ def _series(cfg: Any, run: Run) -> Series:
         series, _ = synthetic(cfg.rows, cfg.channels, run.rng("synthetic").numpy)
         run.record_data("synthetic", "synthetic", "papers.loss_shaping.data.synthetic", None)
         return series
-    from common.data.registry import locate
+    from common.data.registry import entry, locate
+    from common.files import sha256_of
 
-    return read_csv(locate(cfg.name, run=run), cfg, name=cfg.name)
+    path = locate(cfg.name, run=run)
+    if not entry(cfg.name).files[0].sha256:  # several variants of the file circulate: say which this was
+        run.record_data(cfg.name, "real", path, sha256_of(path))
+    return read_csv(path, cfg, name=cfg.name)
 
 
 def read_csv(path: Path, cfg: Any, name: str | None = None) -> Series:
