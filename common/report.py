@@ -25,8 +25,8 @@ def threshold(claim: Mapping[str, Any]) -> str:
     if claim["op"] == "report":
         return "reported"
     if claim["op"] == "in":
-        return f"in [{number(claim['threshold'][0])}, {number(claim['threshold'][1])}]"
-    return f"{claim['op']} {number(claim['threshold'])}"
+        return f"in [{claim['threshold'][0]:.8g}, {claim['threshold'][1]:.8g}]"
+    return f"{claim['op']} {claim['threshold']:.8g}"
 
 
 def papers_value(claim: Mapping[str, Any]) -> str:
