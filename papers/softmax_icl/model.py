@@ -59,19 +59,19 @@ class SoftmaxICL(nn.Module):
         out = torch.cat([torch.zeros_like(queries[:, : self.d]), read], dim=1)
         return out + queries if self.residual else out
 
-    def predict(self, x: Tensor, y: Tensor, x_q: Tensor, slot: Tensor | float = 0.0) -> Tensor:
-        """y_hat, the (d+1, N+1) entry of f(E). x (B, N, d), y (B, N), x_q (B, d) -> (B,).
+    def predict(self, x: Tensor, y: Tensor, xq: Tensor, slot: Tensor | float = 0.0) -> Tensor:
+        """y_hat, the (d+1, N+1) entry of f(E). x (B, N, d), y (B, N), xq (B, d), any float dtype -> (B,) in the model's.
 
         Only the last column of f(E) is computed: nothing else is read.
         Raises ValueError where the shapes do not go together.
         """
         if x.ndim != 3 or x.shape[1] < 1 or x.shape[2] != self.d:
             raise ValueError(f"x has shape {tuple(x.shape)}, expected (B, N, {self.d}) with N >= 1")
-        if y.shape != x.shape[:2] or x_q.shape != (len(x), self.d):
+        if y.shape != x.shape[:2] or xq.shape != (len(x), self.d):
             raise ValueError(
-                f"y has shape {tuple(y.shape)} and x_q {tuple(x_q.shape)}, expected {tuple(x.shape[:2])} and {(len(x), self.d)} to go with x"
+                f"y has shape {tuple(y.shape)} and xq {tuple(xq.shape)}, expected {tuple(x.shape[:2])} and {(len(x), self.d)} to go with x"
             )
-        E = embed(x, y, x_q, slot)
+        E = embed(x.to(self.Q), y.to(self.Q), xq.to(self.Q), slot)
         return self._columns(E, E[..., -1:])[:, -1, 0]
 
     def attention(self, x: Tensor, x_q: Tensor) -> Tensor:

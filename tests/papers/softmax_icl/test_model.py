@@ -265,3 +265,8 @@ def test_transformer_does_not_see_its_query_as_an_example(layers):
         torch.cat([x, x], 1), torch.cat([y, y], 1), x_q
     )  # the same examples twice are the same prompt
     torch.testing.assert_close(doubled, model.predict(x, y, x_q), atol=1e-5, rtol=1e-5)
+
+
+def test_predictions_take_inputs_of_any_float_type():
+    x, y = torch.eye(2)[None], torch.tensor([[3.0, 5.0]])  # float32, torch's default
+    assert SoftmaxICL(2).predict(x, y, xq=x[:, 0]).item() == 4.0
