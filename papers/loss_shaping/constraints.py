@@ -98,7 +98,7 @@ class DualVariables(Weighting):
     @torch.no_grad()
     def step(self, losses: Tensor) -> Tensor:
         """One ascent step on losses (n,): lambda first, then (resilient) zeta with the new lambda. Returns lambda (K,)."""
-        values = self.constrained(losses.detach().to(self.levels))
+        values = self.constrained(torch.as_tensor(losses).detach().to(self.levels))
         self.multipliers.copy_(dual_step(self.multipliers, values, self.levels, self.slack, self.lr, self.clip))
         if self.slack_lr > 0:
             self.slack.copy_(resilient_step(self.slack, self.multipliers, self.slack_lr, self.slack_alpha))

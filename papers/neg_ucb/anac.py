@@ -103,8 +103,8 @@ class Domain:
                 )
         return tuple(issue.values.index(value) for issue, value in zip(self.issues, values, strict=True))
 
-    def utility(self, profile: int | str, bid: Sequence[int] | np.ndarray) -> float | np.ndarray:
-        """Utility in [0, 1] of one bid (k,) -> float, or of many (n, k) -> (n,). profile: number or name."""
+    def utility(self, profile: Profile | int | str, bid: Sequence[int] | np.ndarray) -> float | np.ndarray:
+        """Utility in [0, 1] of one bid (k,) -> float, or of many (n, k) -> (n,). profile: one of `profiles`, its number or name."""
         names = [p.name for p in self.profiles]
         if isinstance(profile, str) and profile not in names:
             raise ValueError(f"profile {profile!r} is not in {self.name}: choose {', '.join(names)}")
@@ -112,7 +112,9 @@ class Domain:
         many = np.atleast_2d(bids)
         if many.shape[1] != len(self.issues) or (many < 0).any() or (many >= np.array(self.sizes)).any():
             raise ValueError(f"bid: one option number an issue is expected, below {self.sizes}")
-        values = self.profiles[names.index(profile) if isinstance(profile, str) else profile].worth(many)
+        if isinstance(profile, str):
+            profile = names.index(profile)
+        values = (profile if isinstance(profile, Profile) else self.profiles[profile]).worth(many)
         return float(values[0]) if bids.ndim == 1 else values
 
     def bids(self) -> Iterator[tuple[int, ...]]:

@@ -156,3 +156,11 @@ def test_operators_say_what_they_constrain():
 def test_what_cannot_be_meant_is_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_a_dual_step_takes_arrays_as_well_as_tensors():
+    prices = [
+        DualVariables(levels=np.ones(3), lr=0.1).step(losses)
+        for losses in (np.array([2.0, 1.0, 0.0]), torch.tensor([2.0, 1.0, 0.0]))
+    ]
+    assert torch.equal(*prices)
