@@ -163,9 +163,9 @@ def test_services_log_to_the_run_and_die_with_it(run):
 def test_what_a_service_has_started_dies_with_it(run):
     from common.processes import descendants
 
-    run.spawn("family", ["sh", "-c", "sleep 600 & wait"])
+    service = run.spawn("family", ["sh", "-c", "sleep 600 & wait"])
     deadline = time.monotonic() + 30
-    while len(family := descendants(os.getpid())) < 2 and time.monotonic() < deadline:
+    while not (family := descendants(service.process.pid)) and time.monotonic() < deadline:
         time.sleep(0.02)
     run.close()
     commands = [Path(f"/proc/{pid}/cmdline") for pid in family]

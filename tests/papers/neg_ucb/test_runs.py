@@ -200,6 +200,7 @@ def test_replay_predicts_before_it_learns():
 def test_figures_are_drawn():
     import matplotlib.pyplot as plt
 
+    plt.close("all")  # other tests may have left theirs
     rng = np.random.default_rng(0)
     plots.regret({"random": rng.random((3, 50)).cumsum(1), "neg_ucb": rng.random((3, 50)).cumsum(1)}, "a_task")
     plots.clusters(rng.normal(size=(6, 2)), np.array([0, 1, 0, 1, 0, 1]))
