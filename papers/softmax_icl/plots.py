@@ -11,6 +11,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from papers.softmax_icl.trajectory import Trajectory, phases
@@ -76,7 +77,7 @@ def imbalanced(rare: Trajectory, dominant: Trajectory, theory: Trajectory, eps: 
         )
     log_K = math.log(rare.K)
     scores.axhline(log_K, color=THEORY, lw=0.8, ls="--")
-    scores.text(0.02 * rare.t[-1], log_K, "ln K", va="bottom")
+    scores.text(1.01, log_K, "ln K", transform=scores.get_yaxis_transform(), va="center")
     scores.set(ylabel="bilinear weight of a rare query")
     speeds.semilogy(rare.t, rare.alpha, color=OWN, label=r"$\alpha_k$")
     speeds.semilogy(rare.t, np.abs(rare.beta1), color=DOMINANT, label=r"$|\beta_{k,1}|$")
@@ -88,6 +89,7 @@ def imbalanced(rare: Trajectory, dominant: Trajectory, theory: Trajectory, eps: 
     loss.set(ylabel="loss $L_k$")
     for ax in axes:
         ax.set(xlabel="time t = learning rate x steps", xlim=(0, rare.t[-1] or 1))
+        ax.xaxis.set_major_locator(MaxNLocator(4))
         _shade(ax, rare, eps)
         ax.legend(frameon=False, fontsize=8)
     return fig
