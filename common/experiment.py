@@ -154,6 +154,8 @@ def run_in(folder: Path, job: Job, cfg: DictConfig, overrides: Sequence[str], re
     """Run `job` in this folder, and say on stderr where it is. A resumed run that is done already is only read."""
     from omegaconf import OmegaConf
 
+    from common.processes import forget_peak_rss
+
     with locked(folder):
         before = load_result(folder) if resumed else None  # now that nobody else writes there
         if before and before.status == "done":
@@ -163,6 +165,7 @@ def run_in(folder: Path, job: Job, cfg: DictConfig, overrides: Sequence[str], re
                   device="cpu", threads=cfg.threads, config=config, overrides=overrides,
                   wall_before=before.wall_s if before else 0.0, started=before.started if before else None)  # fmt: skip
         run.say(f"run: {folder}")
+        forget_peak_rss()
         try:
             with _signals(run), _process_state(run):
                 run.save("running")

@@ -32,6 +32,21 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
+def peak_rss_mb(pid: int | str = "self") -> float | None:
+    """The most memory a process has held, in MiB; None where the system does not tell (it has ended, or this is not Linux)."""
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) / 1024
+    return None
+
+
+def forget_peak_rss() -> None:
+    """Let `peak_rss_mb` of this process count from now on (Linux), as one process may run many jobs."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+
+
 class Service:
     """A child process in the run's process group, its output in `log`. Stopped when the run ends, however it ends.
 
@@ -55,12 +70,7 @@ class Service:
     @property
     def peak_rss_mb(self) -> float:
         """The most memory the service has held so far, in MiB (0 where the system does not tell)."""
-        try:
-            for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
-                if line.startswith("VmHWM:"):
-                    self._peak = max(self._peak, int(line.split()[1]) / 1024)
-        except OSError:
-            pass
+        self._peak = max(self._peak, peak_rss_mb(self.process.pid) or 0.0)
         return self._peak
 
     def stop(self, grace: float = 5.0) -> int:

@@ -90,11 +90,12 @@ def git_state() -> tuple[str | None, bool | None]:
 
 
 @cache
-def versions() -> dict[str, str]:
+def versions(more: tuple[str, ...] = ()) -> dict[str, str]:
+    """Of Python and those of the listed packages, and of `more`, that are installed."""
     from importlib.metadata import PackageNotFoundError, version
 
     found = {"python": platform.python_version()}
-    for package in PACKAGES:
+    for package in (*PACKAGES, *more):
         try:
             found[package] = version(package)
         except PackageNotFoundError:

@@ -274,8 +274,10 @@ class Run:
 
     def record(self, status: str) -> dict[str, Any]:
         """result.json's content now."""
+        from common.processes import peak_rss_mb
+
         commit, dirty = result.git_state()
-        own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
+        own = peak_rss_mb() or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20  # (macOS counts bytes)
         record = {
             "schema": result.SCHEMA, "paper": self.paper, "verb": self.verb, "experiment": self.experiment, "status": status,
             "seed": self.seed, "overrides": self.overrides, "config": self.config, "git_commit": commit, "git_dirty": dirty,

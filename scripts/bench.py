@@ -4,7 +4,7 @@
 
 Each paper with a `bench.py` has a function `bench(quick) -> {title: rows}`. Its contestants take turns in one process with
 equal threads, at least seven turns each, and medians and ratios are printed. Run it on a quiet machine: a busy one is
-noted beside the figures. A peer that is not installed is a note.
+noted beside the figures. A peer that is not installed is a note; PEERS in bench.py names the packages whose versions are recorded.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from common import configs, experiment, files, report, result
 from common.errors import UserError
 
 RECORD = files.ROOT / "docs" / "benchmarks.json"
+LONG = 60  # rows; a longer table is folded on the page
 PAGE = files.ROOT / "docs" / "benchmarks.md"
 
 
@@ -33,11 +34,22 @@ def racers() -> list[str]:
 def run(paper: str, quick: bool, threads: int) -> dict[str, Any]:
     """One paper's races and the circumstances they were run under."""
     load = os.getloadavg()[0]
-    tables = importlib.import_module(f"papers.{paper}.bench").bench(quick=quick)
+    module = importlib.import_module(f"papers.{paper}.bench")
+    tables = module.bench(quick=quick)
     for title, rows in tables.items():
         report.show(f"{paper}: {title}", rows)
-    return {"tables": files.plain(tables), "threads": threads, "quick": quick, "load_before": round(load, 2), "machine": result.machine(),
-            "versions": result.versions(), "git_commit": result.git_state()[0], "recorded_at": datetime.now(UTC).isoformat(timespec="seconds")}  # fmt: skip
+    peers = tuple(getattr(module, "PEERS", ()))
+    return {
+        "tables": files.plain(tables),
+        "peers": list(peers),
+        "threads": threads,
+        "quick": quick,
+        "load_before": round(load, 2),
+        "machine": result.machine(),
+        "versions": result.versions(peers),
+        "git_commit": result.git_state()[0],
+        "recorded_at": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
 
 
 def render(recorded: dict[str, Any]) -> str:
@@ -58,7 +70,15 @@ def render(recorded: dict[str, Any]) -> str:
             f"## {paper}\n\n{machine['cpu']}, {machine['cores']} cores, {entry['threads']} thread{'s' if entry['threads'] > 1 else ''}, "
             f"{entry['recorded_at'][:10]}{', quick' if entry['quick'] else ''}.{busy}\n"
         )
-        lines += [f"### {title}\n\n{report.markdown(rows)}" for title, rows in entry["tables"].items()]
+        raced = [f"{name} {entry['versions'][name]}" for name in entry.get("peers", []) if name in entry["versions"]]
+        lines += [f"Peers: {', '.join(raced)}.\n"] if raced else []
+        for title, rows in entry["tables"].items():
+            table = report.markdown(rows)
+            long = len(rows) > LONG
+            lines += [
+                f"### {title}\n",
+                f"<details><summary>{len(rows)} rows</summary>\n\n{table}\n</details>\n" if long else table,
+            ]
     return "\n".join(lines)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from common import processes
 from common.rng import Rng
 from common.run import Run
 
@@ -147,6 +148,15 @@ def test_stage_that_fails_leaves_nothing(run):
     with pytest.raises(KeyError):
         run.stage("s", fail)
     assert not list(run.dir.rglob("*.stage"))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems cannot forget a peak")
+def test_peak_memory_counts_from_where_it_was_forgotten():
+    block = bytearray(b"x") * (200 * 2**20)
+    before = processes.peak_rss_mb()
+    del block
+    processes.forget_peak_rss()
+    assert processes.peak_rss_mb() < before - 150
 
 
 def test_services_log_to_the_run_and_die_with_it(run):
