@@ -4,6 +4,8 @@ from importlib import import_module
 
 _EXPORTS = {
     "SoftmaxICL": "papers.softmax_icl.model",
+    "frequencies": "papers.softmax_icl.laws",
+    "make_features": "papers.softmax_icl.data",
     "sample_prompts": "papers.softmax_icl.data",
     "population_gradient": "papers.softmax_icl.population",
     "population_loss": "papers.softmax_icl.population",

@@ -16,12 +16,14 @@ from common.errors import UserError
 from common.run import Run
 from papers.softmax_icl import closed_form, plots
 from papers.softmax_icl.baselines import linear_descent, linear_loss
-from papers.softmax_icl.data import frequencies, make_features
+from papers.softmax_icl.data import make_features
 from papers.softmax_icl.descent import Descent, descend
 from papers.softmax_icl.flow import integrate_flow, learning_time
+from papers.softmax_icl.laws import frequencies
 from papers.softmax_icl.population import count_law, descent_direction, population_loss
-from papers.softmax_icl.theorems import at_the_door, nan_if_none, slope, time_to
-from papers.softmax_icl.trajectory import crossing, phases
+from papers.softmax_icl.settings import at_the_door
+from papers.softmax_icl.theorems import nan_if_none, slope
+from papers.softmax_icl.trajectory import phases, time_to
 
 
 def spectrum(cfg: Any, run: Run) -> None:
@@ -29,9 +31,8 @@ def spectrum(cfg: Any, run: Run) -> None:
     part = cfg.spectrum
     curves, rows = [], []
     for s in part.s:
-        with at_the_door():
-            p = frequencies("zipf", part.K, s=s)
-            times = run.stage(f"flow{s:g}", partial(_learning_times, p, part.eps))
+        p = frequencies("zipf", part.K, s=s)
+        times = run.stage(f"flow{s:g}", partial(_learning_times, p, part.eps))
         row: dict[str, Any] = {"s": s, "t_first": times[0], "t_last": times[-1]}
         if s > 0:  # with s = 0 all frequencies are equal
             tail = [{"p": p[k], "t": times[k]} for k in range(part.K // 2, part.K)]
@@ -41,10 +42,9 @@ def spectrum(cfg: Any, run: Run) -> None:
         if s in part.finite_s:
             steps = math.ceil(1.3 * times.max() / part.lr)
             descent = Descent(p, part.N, part.lr, "counts_mc", part.samples)
-            with at_the_door():
-                descend(run, f"spectrum{s:g}", descent, steps, watch_every=max(1, steps // 4000))
-            found = [time_to(descent.trajectory(k, "balanced"), part.eps) for k in range(part.K)]
-            finite = np.array([math.nan if t is None else t for t in found])
+            descend(run, f"spectrum{s:g}", descent, steps, watch_every=max(1, steps // 4000))
+            t, L_k = np.array(descent.times), np.array(descent.watched["loss"])
+            finite = np.array([nan_if_none(time_to(t, L_k[:, k], part.eps)) for k in range(part.K)])
             row |= {
                 "median_finite_over_flow": float(np.nanmedian(finite / times)),
                 "learned": int(np.isfinite(finite).sum()),
@@ -63,11 +63,10 @@ def _learning_times(p: NDArray, eps: float) -> NDArray:
 def phase_diagram(cfg: Any, run: Run) -> None:
     """Where four phases exist, in (K, p_1): how many have positive length, and how far the dominant feature is un-learned."""
     part = cfg.phase_diagram
-    with at_the_door():
-        if not 0 < part.p1_min < part.p1_max < 1:
-            raise ValueError(
-                f"phase_diagram.p1_min is {part.p1_min} and p1_max {part.p1_max}: they must rise within (0, 1)"
-            )
+    if not 0 < part.p1_min < part.p1_max < 1:
+        raise UserError(f"phase_diagram.p1_min is {part.p1_min} and p1_max {part.p1_max}: they must rise within (0, 1)")
+    if not 3 <= part.K_min < part.K_max:
+        raise UserError(f"phase_diagram.K_min is {part.K_min} and K_max {part.K_max}: they must rise from 3 at least")
     all_K = np.unique(np.geomspace(part.K_min, part.K_max, part.points).round().astype(int))
     all_p1 = np.geomspace(part.p1_min, part.p1_max, part.points)
 
@@ -103,8 +102,7 @@ def finite_n(cfg: Any, run: Run) -> None:
     switch = phases(theory, part.eps)[0].end
     rows = []
     for N in part.N:
-        with at_the_door():
-            descent = descend(run, f"finite{N}", Descent(p, N, part.lr, "counts_mc", part.samples), part.steps)
+        descent = descend(run, f"finite{N}", Descent(p, N, part.lr, "counts_mc", part.samples), part.steps)
         rare = descent.trajectory(slice(1, None), "rare")
         found = phases(rare, part.eps)
         rows.append({"N": N, "t_switch": found[0].end, "t_log_K": found[2].end, "t_eps": found[3].end, "loss_end": float(rare.loss[-50:].mean()),
@@ -151,8 +149,6 @@ def optimisers(cfg: Any, run: Run) -> None:
             "": make_features(part.K, part.K),
             "rotated": make_features(part.K, part.K, "random_orthogonal", run.rng("features").torch),
         }
-        if part.eps <= 0:
-            raise ValueError(f"optimisers.eps is {part.eps}: it must be positive")
     balanced = np.full(part.K, 1 / part.K)
     runs: list[tuple[str, Callable[..., torch.optim.Optimizer], list[float], NDArray | None, str]] = [
         ("SGD", torch.optim.SGD, list(part.sgd_lr), None, ""),
@@ -166,13 +162,10 @@ def optimisers(cfg: Any, run: Run) -> None:
     curves: dict[str, NDArray] = {}
     for name, make, rates, queries, basis in runs:
         for lr in rates:
-
-            def measure(make: Any = make, lr: float = lr, queries: Any = queries, basis: str = basis) -> NDArray:
-                return optimiser_losses(p, bases[basis], lambda q: make([q], lr=lr), part.steps, part.eps, queries)
-
-            losses = run.stage("optimiser-" + "".join(c if c.isalnum() else "_" for c in f"{name} {lr:g}"), measure)
+            measure = partial(optimiser_losses, p, bases[basis], partial(make, lr=lr), part.steps, part.eps, queries)
+            losses = run.stage("optimiser", measure, key=[name, lr])
             steps = np.arange(len(losses), dtype=float)
-            times = [crossing(steps, math.log(part.eps) - np.log(losses[:, i])) for i in (0, 1)]
+            times = [time_to(steps, losses[:, i], part.eps) for i in (0, 1)]
             ratio = times[1] / times[0] if times[0] and times[1] else None
             rows.append(
                 {"optimiser": name, "lr": lr, "steps_dominant": times[0], "steps_rare": times[1], "ratio": ratio}
@@ -194,7 +187,7 @@ def optimisers(cfg: Any, run: Run) -> None:
 def optimiser_losses(
     p: NDArray,
     V: Tensor,
-    make: Callable[[Tensor], torch.optim.Optimizer],
+    make: Callable[[list[Tensor]], torch.optim.Optimizer],
     steps: int,
     eps: float,
     queries: NDArray | None,
@@ -204,7 +197,7 @@ def optimiser_losses(
     queries: (K,), the law of queries in the loss where it is not p.
     """
     Q = torch.zeros(len(V), len(V), dtype=torch.float64)
-    optimizer = make(Q)
+    optimizer = make([Q])
     law = count_law(p, 1, "infinite_prompt")
     scale = np.ones_like(p) if queries is None else queries / p
     losses = []
@@ -224,8 +217,6 @@ def optimiser_losses(
 def race(cfg: Any, run: Run) -> None:
     """Learning time and floor of softmax against linear attention, balanced features, measured and in closed form."""
     part = cfg.race
-    if min(part.eps) <= 0 or min(part.K) < 2:
-        raise UserError("race.eps must be positive and race.K at least 2")
     times = []
     for K in part.K:
         p, N = frequencies("balanced", K), part.N_per_K * K
@@ -235,11 +226,11 @@ def race(cfg: Any, run: Run) -> None:
             descent = descend(
                 run, f"race{K}-{eps:g}", Descent(p, N, lr, "counts_mc", part.samples), math.ceil(1.3 * exact[0] / lr)
             )
-            softmax = time_to(descent.trajectory(slice(None), "balanced"), eps)
+            softmax = descent.trajectory(slice(None), "balanced").time_to(eps)
             lr = part.linear_lr * K**2
             u = linear_descent(p, N, lr, math.ceil(1.3 * exact[1] / lr))
             excess = linear_loss(u, p, N).mean(axis=1) - closed_form.linear_floor(p, N).mean()
-            linear = crossing(lr * np.arange(len(u)), math.log(eps) - np.log(excess))
+            linear = time_to(lr * np.arange(len(u)), excess, eps)
             times.append(
                 {
                     "K": K,

@@ -7,14 +7,15 @@ label and feature noise, coherent features, a finite set of tasks.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from torch import Tensor
+
+from papers.softmax_icl.laws import check_frequencies, check_length
 
 TASK_LAWS = ("gaussian", "rademacher", "sphere")
 
@@ -30,55 +31,13 @@ class Prompts(NamedTuple):
     feat_q: Tensor  # (B,) int64
 
 
-# ---- frequencies p ---------------------------------------------------------------------------------------------------
-
-
-def check_frequencies(p: ArrayLike) -> NDArray:
-    """p as a (K,) float array. Raises ValueError unless it is a law on at least two features."""
-    p = np.asarray(p, float)
-    if p.ndim != 1 or len(p) < 2:
-        raise ValueError(f"p has shape {p.shape}: give one frequency for each of at least two features")
-    if not np.isfinite(p).all() or (p <= 0).any():
-        raise ValueError("p must be positive: leave out features that never occur")
-    if abs(p.sum() - 1) > 1e-9:
-        raise ValueError(f"p sums to {p.sum():.6g}, not to one")
-    return p
-
-
-def frequencies(
-    kind: str, K: int, p1: float = 0.5, n_dominant: int = 1, s: float = 1.0, p: Sequence[float] | None = None
-) -> NDArray:
-    """The law of features. kind: balanced | dominant (feature 1 has p1) | two_level (n_dominant features share p1) |
-    zipf (p_k ~ k^-s) | given (p itself). Returns (K,). Raises ValueError for anything that is not a law on K features.
-    """
-    if K < 2:
-        raise ValueError(f"K is {K}: at least two features are needed")
-    if kind == "balanced":
-        return np.full(K, 1 / K)
-    if kind in ("dominant", "two_level"):
-        n = 1 if kind == "dominant" else n_dominant
-        if not 0 < p1 < 1:
-            raise ValueError(f"p1 is {p1}: it must lie strictly between 0 and 1")
-        if not 1 <= n < K:
-            raise ValueError(f"n_dominant is {n}: it must lie between 1 and K - 1 = {K - 1}")
-        return np.concatenate([np.full(n, p1 / n), np.full(K - n, (1 - p1) / (K - n))])
-    if kind == "zipf":
-        weights = np.arange(1, K + 1, dtype=float) ** -s
-        return weights / weights.sum()
-    if kind == "given":
-        if p is None or len(p) != K:
-            raise ValueError(f"p has {0 if p is None else len(p)} entries for K = {K} features")
-        return check_frequencies(p)
-    raise ValueError(f"kind is {kind!r}: use balanced, dominant, two_level, zipf or given")
-
-
 # ---- features V and tasks w ------------------------------------------------------------------------------------------
 
 
 def check_orthonormal(V: Tensor, name: str = "features") -> None:
-    """Raise ValueError unless the columns of V (d, K) are orthonormal."""
+    """Raise ValueError unless the columns of V (d, K) are orthonormal, to the digits of its type."""
     gap = (V.mT @ V - torch.eye(V.shape[1], dtype=V.dtype, device=V.device)).abs().max()
-    if not gap < 1e-6:
+    if not gap < max(1e-6, 100 * torch.finfo(V.dtype).eps):
         raise ValueError(
             f"{name} must be orthonormal (largest |<v_i, v_j> - 1[i = j]| is {gap:.3g}): orthogonalise them, with torch.linalg.qr say"
         )
@@ -141,8 +100,7 @@ def sample_prompts(B: int, N: int, p: ArrayLike, V: Tensor, generator: torch.Gen
     """
     p = check_frequencies(p)
     d, K = V.shape
-    if N < 1:
-        raise ValueError(f"N is {N}: a prompt needs at least one example")
+    check_length(N)
     if len(p) != K:
         raise ValueError(f"p has {len(p)} entries for K = {K} features")
     if gaussian_x:

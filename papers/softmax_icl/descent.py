@@ -18,30 +18,23 @@ WATCHED = ("A", "B1", "Bo", "alpha", "beta1", "loss")
 class Descent:
     """Full-batch gradient descent with fresh count vectors for every step, and what was seen on the way.
 
-    p (K,); mode and samples as for `population_gradient`; query_weights (K,): the queries' law in the loss where it is not p
-    (class-balanced queries). Feature 1 is the one whose influence B_{k,1} is watched; for query 1 it is the mean of the others.
+    p (K,); N, mode and samples as for `population_gradient`. Feature 1 is the one whose influence B_{k,1} is watched; for query 1
+    it is the mean of the others. Raises ValueError for arguments that do not fit.
     """
 
-    def __init__(
-        self,
-        p: NDArray,
-        N: int,
-        lr: float,
-        mode: str = "counts_mc",
-        samples: int | None = None,
-        query_weights: NDArray | None = None,
-    ):
+    def __init__(self, p: NDArray, N: int, lr: float, mode: str = "counts_mc", samples: int | None = None):
         self.p, self.N, self.lr, self.mode, self.samples = p, N, lr, mode, samples
-        self.scale = np.ones_like(p) if query_weights is None else query_weights / p
+        law = count_law(p, N, mode, samples, np.random.default_rng(0))
+        self.law = None if mode == "counts_mc" else law  # counts that are drawn are drawn anew for every step
         self.Qf = np.zeros((len(p), len(p)))
         self.times: list[float] = []
         self.watched: dict[str, list[NDArray]] = {name: [] for name in WATCHED}
         self.snapshots: list[tuple[float, NDArray]] = []
 
-    def direction(self, rng: np.random.Generator | None) -> tuple[NDArray, NDArray]:
-        """(-dL/dQf (K, K), L_k (K,)) at Qf, on counts drawn from rng."""
-        direction, L_k = descent_direction(self.Qf, self.p, *count_law(self.p, self.N, self.mode, self.samples, rng))
-        return direction * self.scale, L_k
+    def direction(self, rng: np.random.Generator) -> tuple[NDArray, NDArray]:
+        """(-dL/dQf (K, K), L_k (K,)) at Qf, on counts drawn from rng where they are drawn."""
+        law = self.law or count_law(self.p, self.N, self.mode, self.samples, rng)
+        return descent_direction(self.Qf, self.p, *law)
 
     def watch(self, t: float, direction: NDArray, L_k: NDArray, snapshot: bool = False) -> None:
         """Note the state at time t, before the step along `direction`."""
@@ -60,10 +53,13 @@ class Descent:
 
     def trajectory(self, queries: slice | int, kind: str) -> Trajectory:
         """What was watched, meaned over query features."""
-        means = {
-            name: np.atleast_2d(np.array(values)[:, queries].T).mean(axis=0) for name, values in self.watched.items()
-        }
+        means = {name: np.array(values)[:, queries] for name, values in self.watched.items()}
+        means = {name: values if values.ndim == 1 else values.mean(axis=1) for name, values in means.items()}
         return Trajectory(kind, len(self.p), np.array(self.times), **means)
+
+    def snapshot_near(self, t: float) -> tuple[float, NDArray]:
+        """(time, Qf) of the snapshot that is nearest to time t."""
+        return min(self.snapshots, key=lambda kept: abs(kept[0] - t))
 
     def state_dict(self) -> dict[str, Any]:
         return {

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from papers.softmax_icl.data import check_frequencies
+from papers.softmax_icl.laws import check_eps, check_frequencies
 from papers.softmax_icl.trajectory import NEGLIGIBLE, QUERIES, Trajectory
 
 RTOL, ATOL = 1e-9, 1e-12
@@ -88,8 +88,7 @@ def _solve(
     """Times (T,) and scores (G, T) from Q = 0 until the loss is eps; the zeros of `events` are among the times."""
     from scipy.integrate import solve_ivp
 
-    if not eps > 0:
-        raise ValueError(f"eps is {eps}: it must be positive")
+    check_eps(eps)
     start = np.zeros(len(p))
     if column(start, p, multiplicity).loss <= eps:
         return np.zeros(1), start[:, None]

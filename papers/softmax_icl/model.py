@@ -10,10 +10,14 @@ entry, so y_hat = sum_i attn_i y_i with attn = softmax_i(x_i' Q x_q).
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from papers.softmax_icl.data import check_orthonormal
+from papers.softmax_icl.data import Prompts, check_orthonormal
 
 
 def embed(x: Tensor, y: Tensor, x_q: Tensor, slot: Tensor | float = 0.0) -> Tensor:
@@ -60,35 +64,45 @@ class SoftmaxICL(nn.Module):
         return out + queries if self.residual else out
 
     def predict(self, x: Tensor, y: Tensor, xq: Tensor, slot: Tensor | float = 0.0) -> Tensor:
-        """y_hat, the (d+1, N+1) entry of f(E). x (B, N, d), y (B, N), xq (B, d), any float dtype -> (B,) in the model's.
+        """y_hat, the (d+1, N+1) entry of f(E). x (B, N, d), y (B, N), xq (B, d), tensors or arrays of any type -> (B,) in the model's.
 
         Only the last column of f(E) is computed: nothing else is read.
         Raises ValueError where the shapes do not go together.
         """
+        x, y, xq = self._tensors(x, y, xq)
         if x.ndim != 3 or x.shape[1] < 1 or x.shape[2] != self.d:
             raise ValueError(f"x has shape {tuple(x.shape)}, expected (B, N, {self.d}) with N >= 1")
         if y.shape != x.shape[:2] or xq.shape != (len(x), self.d):
             raise ValueError(
                 f"y has shape {tuple(y.shape)} and xq {tuple(xq.shape)}, expected {tuple(x.shape[:2])} and {(len(x), self.d)} to go with x"
             )
-        E = embed(x.to(self.Q), y.to(self.Q), xq.to(self.Q), slot)
+        E = embed(x, y, xq, slot)
         return self._columns(E, E[..., -1:])[:, -1, 0]
 
     def attention(self, x: Tensor, x_q: Tensor) -> Tensor:
         """attn_i, the weight of each example for the query. (B, N, d), (B, d) -> (B, N)."""
+        x, x_q = self._tensors(x, x_q)
         return torch.einsum("bnd,de,be->bn", x, self.Q, x_q).softmax(dim=1)
+
+    def _tensors(self, *arrays: Any) -> list[Tensor]:
+        """Tensors or arrays of any type as tensors of the model's own type, where it is."""
+        return [torch.as_tensor(array).to(self.Q) for array in arrays]
 
     def bilinear(self, V: Tensor) -> Tensor:
         """Qf = V' Q V: rows are key features, columns query features; A_k = Qf[k, k], B_{k,n} = Qf[n, k]. V (d, K) -> (K, K).
 
         Raises ValueError where V is not orthonormal.
         """
+        V = torch.as_tensor(V)
         check_orthonormal(V, "V")
+        V = V.to(self.Q)
         return V.mT @ self.Q.detach() @ V
 
     def set_bilinear(self, Qf: Tensor, V: Tensor) -> SoftmaxICL:
-        """Q = V Qf V', so that V' Q V = Qf and the orthogonal complement of V is untouched. Returns self."""
+        """Q = V Qf V', so that V' Q V = Qf and Q is 0 beyond the span of V. Qf (K, K), V (d, K). Returns self."""
+        V = torch.as_tensor(V)
         check_orthonormal(V, "V")
+        Qf, V = self._tensors(Qf, V)
         with torch.no_grad():
             self.Q.copy_(V @ Qf @ V.mT)
         return self
@@ -97,6 +111,17 @@ class SoftmaxICL(nn.Module):
 def attention_mass(attn: Tensor, feat: Tensor, K: int) -> Tensor:
     """Attn_m = sum of attn_i over the examples with feature m. attn (B, N), feat (B, N) -> (B, K)."""
     return torch.zeros(len(attn), K, dtype=attn.dtype).scatter_add(1, feat, attn)
+
+
+def loss_by_feature(predict: Callable[..., Tensor], prompts: Prompts, K: int) -> NDArray:
+    """L_k, the mean loss of the prompts whose query has feature k. (K,); NaN where no query has it.
+
+    In a mean over queries drawn from p rare ones vanish: give `prompts` with stratified queries; L is then p @ L_k.
+    """
+    with torch.no_grad():
+        loss = squared_loss(predict(*prompts[:3]).to(prompts.y_q), prompts.y_q)
+    sums = torch.zeros(K, dtype=loss.dtype).scatter_add(0, prompts.feat_q, loss)
+    return (sums / torch.bincount(prompts.feat_q, minlength=K)).numpy()
 
 
 def squared_loss(prediction: Tensor, y_q: Tensor) -> Tensor:

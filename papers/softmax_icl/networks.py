@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import partial
+from statistics import median
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from common.errors import UserError
 from common.run import Run
 from papers.softmax_icl import plots
 from papers.softmax_icl.data import Prompts, draw_tasks
-from papers.softmax_icl.model import SoftmaxICL, squared_loss
-from papers.softmax_icl.real_prompts import sgd, token_task
-from papers.softmax_icl.theorems import at_the_door, nan_if_none
+from papers.softmax_icl.model import SoftmaxICL, loss_by_feature, squared_loss
+from papers.softmax_icl.real_prompts import finite_features, sgd, stratified, token_task
+from papers.softmax_icl.theorems import nan_if_none
 from papers.softmax_icl.tokens import fit
-from papers.softmax_icl.trajectory import crossing
-from papers.softmax_icl.transformer import Transformer, effective_bilinear
+from papers.softmax_icl.trajectory import time_to
+from papers.softmax_icl.transformer import Transformer, gain_shares
 
 
 def adam(lr: float) -> Callable[[Any], torch.optim.Optimizer]:
@@ -27,114 +28,155 @@ def adam(lr: float) -> Callable[[Any], torch.optim.Optimizer]:
     return lambda parameters: torch.optim.Adam(parameters, lr=lr)
 
 
+# ---- transformers in which every matrix is trained --------------------------------------------------------------------
+
+
 def transformers(cfg: Any, run: Run) -> None:
     """Does the signature of the theorem, B_{k,1} falling before A_k rises, survive in trained transformers?
 
-    Every variant sees the same prompts. Reported: when dominant and rare queries are learned, and `lead`, the most by which the
-    un-learning -B_{k,1} is ahead of A_k: positive where un-learning comes first.
+    Within a seed every variant sees the same prompts. Reported: when dominant and rare queries are learned, and `lead`, the most
+    by which the un-learning -B_{k,1} is ahead of A_k: positive where un-learning comes first. Also head by head.
     """
     part = cfg.transformers
     _, V, draw = token_task(cfg, part, run)
-    with at_the_door():
-        if part.frequencies.kind != "dominant":
-            raise ValueError(
-                "the transformers part compares one dominant feature with the others: frequencies.kind=dominant"
-            )
-    each = torch.arange(part.K).repeat_interleave(part.test_prompts // part.K)
-    test = draw(run.rng("transformers", "test").torch, B=len(each), feat_q=each)
+    if part.frequencies.kind != "dominant":
+        raise UserError(
+            "the transformers part compares one dominant feature with the others: frequencies.kind=dominant"
+        )
+    if not finite_features(cfg, part):
+        raise UserError(
+            "the transformers part reads scores of orthonormal features: leave features.coherence and gaussian_x alone"
+        )
+    test = stratified(draw, run.rng("transformers", "test").torch, part.K, part.test_prompts)
 
-    def watch(model: nn.Module) -> dict[str, Any]:
-        with torch.no_grad():
-            device = next(model.parameters()).device
-            prediction = model.predict(*(part.to(device) for part in test[:3])).cpu()  # type: ignore[operator]
-            L_k = squared_loss(prediction, test.y_q).view(part.K, -1).mean(dim=1)
-            if isinstance(model, Transformer):
-                layers = [effective_bilinear(*model.heads(V.to(device), layer)) for layer in range(len(model.blocks))]
-            else:
-                layers = [model.bilinear(V.to(device))]  # type: ignore[operator]
-        Qf = torch.stack(layers).cpu().double()
-        Qf = Qf - Qf.mean(
-            dim=1, keepdim=True
-        )  # a column is defined up to a constant: let it sum to zero, as the theorem's does
-        A = Qf.diagonal(dim1=1, dim2=2)[:, 1:].mean(dim=1)
-        return {"loss": L_k.numpy(), "A": A.numpy(), "B1": Qf[:, 0, 1:].mean(dim=1).numpy()}
-
-    rows, paths = [], {}
+    rows, heads, paths = [], [], {}
     for variant in part.variants:
-        name = variant.name
-        model: nn.Module
-        if name.startswith("paper"):
-            model = SoftmaxICL(part.d, part.K)
-            optimizer = adam(part.lr) if name.endswith("adam") else sgd(part.sgd_lr)
-        else:
-            model = Transformer(
-                part.d,
-                variant.heads,
-                variant.layers,
-                variant.residual,
-                variant.mlp,
-                part.init,
-                run.rng("init", name).torch,
-            )
-            optimizer = adam(part.lr)
-        with run.time("transformers.fit"):
-            history = fit(model, draw, part.steps, optimizer, cfg, run, f"transformers.{name}", batches="transformers",
-                          watch=partial(watch, model), watch_every=part.watch_every)  # fmt: skip
-        steps = np.array([step for step, _ in history.seen], float)
-        path = {key: np.array([seen[key] for _, seen in history.seen]) for key in ("loss", "A", "B1")}
-        layer = int(path["A"][-1].argmax())  # the layer that looks the feature up
-        path["A"], path["B1"] = path["A"][:, layer], path["B1"][:, layer]
-        found: dict[str, Any] = {"variant": name, "layer": layer + 1}
-        for query, loss in (("dominant", path["loss"][:, 0]), ("rare", path["loss"][:, 1:].mean(axis=1))):
-            found[f"steps_{query}"] = crossing(steps, math.log(part.eps) - np.log(loss))
-            found[f"loss_{query}"] = float(loss[-1])
-            path[query] = loss
-        learned = found["steps_dominant"] and found["steps_rare"]
-        found |= {"ratio": found["steps_rare"] / found["steps_dominant"] if learned else None, "lead": float((-path["B1"] - path["A"]).max()),
-                  "min_B1": float(path["B1"].min()), "A_end": float(path["A"][-1])}  # fmt: skip
-        rows.append(found)
-        paths[name] = path | {"steps": steps}
-        run.log({f"transformers.{name}": {key: nan_if_none(found[key]) for key in ("ratio", "lead")}})
+        for seed in cfg.seeds:
+            name = f"{variant.name}{seed}"
+            model = _variant(variant, part, run.rng("init", variant.name, seed).torch)
+            with run.time("transformers.fit"):
+                history = fit(model, draw, part.steps, {"adam": adam(part.lr), "sgd": sgd(part.sgd_lr)}[variant.optimizer], cfg, run,
+                              f"transformers.{name}", batches=f"transformers{seed}", watch_every=part.watch_every,
+                              watch=partial(_scores, model, V, test))  # fmt: skip
+            path = _path(history.seen)
+            found, own_heads = _judge(path, part.eps)
+            rows.append({"variant": variant.name, "seed": seed, **found})
+            heads += [{"variant": variant.name, "seed": seed, **head} for head in own_heads]
+            paths[variant.name, seed] = path
+        own = [row for row in rows if row["variant"] == variant.name]
+        for key in ("lead", "ratio"):
+            values = [nan_if_none(row[key]) for row in own]
+            run.log({f"transformers.{variant.name}.{key}": median(values), f"transformers.{variant.name}.{key}_min": min(values),
+                     f"transformers.{variant.name}.{key}_max": max(values)})  # fmt: skip
     run.table("transformers", rows)
+    run.table("heads", heads)
     run.figure("transformers", plots.transformers(paths, part.eps))
+
+
+def _variant(variant: Any, part: Any, generator: torch.Generator) -> nn.Module:
+    """The model of a variant: `paper`, or a `transformer` with its heads, layers, residual and mlp. Raises UserError for others."""
+    if variant.optimizer not in ("sgd", "adam"):
+        raise UserError(f"optimizer of {variant.name} is {variant.optimizer!r}: use sgd or adam")
+    if variant.model == "paper":
+        return SoftmaxICL(part.d, part.K)
+    if variant.model != "transformer":
+        raise UserError(f"model of {variant.name} is {variant.model!r}: use paper or transformer")
+    return Transformer(part.d, variant.heads, variant.layers, variant.residual, variant.mlp, part.init, generator)
+
+
+@torch.no_grad()
+def _scores(model: nn.Module, V: Tensor, test: Prompts) -> dict[str, Any]:
+    """L_k (K,), and of every head of every layer (L, H): A_k and B_{k,1} meaned over rare k, and its share in the prediction.
+
+    A column of Qf is defined up to a constant: it is made to sum to zero, as the theorem's does.
+    """
+    if isinstance(model, Transformer):
+        read = [model.heads(V, layer) for layer in range(len(model.blocks))]
+        Qf, share = torch.stack([Qf for Qf, _ in read]), torch.stack([gain_shares(gain) for _, gain in read])
+    else:
+        Qf, share = model.bilinear(V)[None, None], torch.ones(1, 1)  # type: ignore[operator]
+    Qf = (Qf - Qf.mean(dim=2, keepdim=True)).cpu().double()  # (L, H, K, K)
+    A, B1 = Qf.diagonal(dim1=2, dim2=3)[..., 1:].mean(dim=2), Qf[:, :, 0, 1:].mean(dim=2)
+    loss = loss_by_feature(model.predict, test, V.shape[1])  # type: ignore[arg-type]
+    return {"loss": loss, "A": A.numpy(), "B1": B1.numpy(), "share": share.cpu().double().numpy()}
+
+
+def _path(seen: list[tuple[int, dict[str, Any]]]) -> dict[str, Any]:
+    """Histories (T, ...): steps, losses of dominant and rare queries, and the effective A, B1 of the layer that looks features up."""
+    steps = np.array([step for step, _ in seen], float)
+    loss, A, B1, share = (np.array([scores[name] for _, scores in seen]) for name in ("loss", "A", "B1", "share"))
+    layer = int((share * A).sum(axis=2)[-1].argmax())
+    heads = {name: values[:, layer] for name, values in (("A", A), ("B1", B1), ("share", share))}  # (T, H)
+    return {"steps": steps, "dominant": loss[:, 0], "rare": loss[:, 1:].mean(axis=1), "layer": layer + 1, "heads": heads,
+            **{name: (heads["share"] * heads[name]).sum(axis=1) for name in ("A", "B1")}}  # fmt: skip
+
+
+def _judge(path: dict[str, Any], eps: float) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """What a variant did, as a row, and a row for each head of its layer."""
+    times = {query: time_to(path["steps"], path[query], eps) for query in ("dominant", "rare")}
+    learned = times["dominant"] and times["rare"]
+    row = {
+        "layer": path["layer"], **{f"steps_{query}": t for query, t in times.items()},
+        **{f"loss_{query}": float(path[query][-1]) for query in times},
+        "ratio": times["rare"] / times["dominant"] if learned else None,  # type: ignore[operator]
+        **_signature(path["A"], path["B1"]),
+    }  # fmt: skip
+    heads = path["heads"]
+    return row, [
+        {"head": h + 1, "share": float(heads["share"][-1, h]), **_signature(heads["A"][:, h], heads["B1"][:, h])}
+        for h in range(heads["A"].shape[1])
+    ]
+
+
+def _signature(A: np.ndarray, B1: np.ndarray) -> dict[str, float]:
+    return {"lead": float((-B1 - A).max()), "min_B1": float(B1.min()), "A_end": float(A[-1])}
+
+
+# ---- tasks that repeat -------------------------------------------------------------------------------------------------
 
 
 def finite_tasks(cfg: Any, run: Run) -> None:
     """Training on only M tasks w: is the loss on new tasks the loss on old ones (in-context learning) or not (memorising)?"""
     part = cfg.finite_tasks
     _, _, draw = token_task(cfg, part, run)
-
-    def head(generator: torch.Generator) -> nn.Module:
-        return SoftmaxICL(part.d, part.K)
-
-    def two_layers(generator: torch.Generator) -> nn.Module:
-        return Transformer(part.d, part.heads, 2, True, True, part.init, generator)
-
+    kinds: dict[str, tuple[Callable[[torch.Generator], nn.Module], int, Callable[[Any], torch.optim.Optimizer]]] = {
+        "softmax head": (lambda _: SoftmaxICL(part.d, part.K), part.head_steps, sgd(part.head_lr)),
+        "two-layer transformer": (lambda generator: Transformer(part.d, part.heads, 2, True, True, part.init, generator), part.steps, adam(part.lr)),
+    }  # fmt: skip
     rows = []
-    kinds: list[tuple[str, Callable[..., nn.Module], int, Callable[..., torch.optim.Optimizer]]] = [
-        ("softmax head", head, part.head_steps, sgd(part.head_lr)),
-        ("two-layer transformer", two_layers, part.steps, adam(part.lr)),
-    ]
-    for name, make, steps, optimizer in kinds:
+    for kind, (make, steps, optimizer) in kinds.items():
         for M in part.tasks:  # 0: a fresh task for every prompt
-            key = f"tasks.{name.replace(' ', '_')}.{M}"
-            tasks = draw_tasks(part.law, M, part.d, run.rng("tasks", M).torch) if M else None
-            model = make(run.rng(key, "init").torch)
-            with run.time("finite_tasks.fit"):
-                fit(model, partial(draw, tasks=tasks), steps, optimizer, cfg, run, key)
-            old = mean_loss(model, draw(run.rng("old", M).torch, B=part.test_prompts, tasks=tasks))
-            new = mean_loss(model, draw(run.rng("new").torch, B=part.test_prompts))
-            rows.append(
-                {"model": name, "tasks": M or "fresh", "loss_old_tasks": old, "loss_new_tasks": new, "gap": new - old}
+            for seed in cfg.seeds:
+                name = f"tasks.{kind.replace(' ', '_')}.{M}"
+                tasks = draw_tasks(part.law, M, part.d, run.rng("tasks", M, seed).torch) if M else None
+                model = make(run.rng(name, "init", seed).torch)
+                with run.time("finite_tasks.fit"):
+                    fit(model, partial(draw, tasks=tasks), steps, optimizer, cfg, run, f"{name}.{seed}")
+                new = mean_loss(model, draw, part.test_prompts, run.rng("new").torch)
+                old = (
+                    mean_loss(model, partial(draw, tasks=tasks), part.test_prompts, run.rng("old", M).torch)
+                    if M
+                    else new
+                )
+                rows.append({"model": kind, "tasks": M or "fresh", "seed": seed, "loss_old_tasks": old, "loss_new_tasks": new, "gap": new - old})  # fmt: skip
+            own = rows[-len(cfg.seeds) :]
+            run.log(
+                {
+                    name: {
+                        "old": median(r["loss_old_tasks"] for r in own),
+                        "new": median(r["loss_new_tasks"] for r in own),
+                    }
+                }
             )
-            run.log({key: {"old": old, "new": new}})
     run.table("finite_tasks", rows)
     run.figure("finite_tasks", plots.finite_tasks(rows))
 
 
 @torch.no_grad()
-def mean_loss(model: nn.Module, prompts: Prompts) -> float:
-    device = next(model.parameters()).device
-    x, y, x_q, y_q = (part.to(device) for part in prompts[:4])
-    prediction: Tensor = model.predict(x, y, x_q)  # type: ignore[operator]
-    return float(squared_loss(prediction, y_q).mean())
+def mean_loss(model: nn.Module, draw: Callable[..., Prompts], prompts: int, generator: torch.Generator) -> float:
+    """The mean loss over prompts from `draw`, a few at a time."""
+    total, at_once = 0.0, 2048
+    for first in range(0, prompts, at_once):
+        test = draw(generator, B=min(at_once, prompts - first))
+        total += float(squared_loss(model.predict(*test[:3]).to(test.y_q), test.y_q).sum())  # type: ignore[operator]
+    return total / prompts

@@ -10,11 +10,12 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from papers.softmax_icl.trajectory import Trajectory, phases
+from papers.softmax_icl.trajectory import Phase, Trajectory, phases
 
 OWN, DOMINANT, OTHERS, THEORY = "#1f6f8b", "#c8553d", "#8a8d91", "black"
 SHADES = ("#f3e9dc", "#e4eef2", "#eef2e4", "#f4f4f4")
@@ -25,19 +26,25 @@ def _new(width: float, columns: int = 1, **options: Any) -> tuple[Figure, Any]:
     return plt.subplots(1, columns, figsize=(width, 3.6), layout="constrained", **options)
 
 
+def phase_spans(found: Sequence[Phase]) -> list[tuple[str, float, float, str]]:
+    """(label, start, end, colour) of the phases to be seen. One whose event never comes is shown as one with the next."""
+    spans, open_since = [], None
+    for i, phase in enumerate(found):
+        if phase.end is None:
+            open_since = i if open_since is None else open_since
+            continue
+        if phase.end > phase.start:
+            label = ROMAN[i] if open_since is None else f"{ROMAN[open_since]}+{ROMAN[i]}"
+            spans.append((label, phase.start, phase.end, SHADES[i]))
+        open_since = None
+    return spans
+
+
 def _shade(ax: Axes, path: Trajectory, eps: float) -> None:
     """Colour the phases and number them above the axes."""
-    found = [phase for phase in phases(path, eps) if phase.end is not None]
-    number = 0
-    for i, phase in enumerate(phases(path, eps)):
-        if phase.end is None or phase.end <= phase.start:
-            continue
-        first, number = number, i + 1  # a phase whose event never comes is shown as one with the next
-        label = ROMAN[i] if i == first or phase is found[0] else f"{ROMAN[first]}+{ROMAN[i]}"
-        ax.axvspan(phase.start, phase.end, color=SHADES[i], zorder=0)
-        ax.text(
-            (phase.start + phase.end) / 2, 1.01, label, transform=ax.get_xaxis_transform(), ha="center", va="bottom"
-        )
+    for label, start, end, colour in phase_spans(phases(path, eps)):
+        ax.axvspan(start, end, color=colour, zorder=0)
+        ax.text((start + end) / 2, 1.01, label, transform=ax.get_xaxis_transform(), ha="center", va="bottom")
 
 
 def balanced(limit: Trajectory, finite: Trajectory, eps: float) -> Figure:
@@ -55,7 +62,8 @@ def balanced(limit: Trajectory, finite: Trajectory, eps: float) -> Figure:
     for ax in (left, right):
         ax.set(xlabel="time t = learning rate x steps", xlim=(0, limit.t[-1]))
         _shade(ax, limit, eps)
-        ax.legend(frameon=False, loc="center right")
+    left.legend(frameon=False, loc=(0.55, 0.2))
+    right.legend(frameon=False)
     return fig
 
 
@@ -101,8 +109,7 @@ def attention_maps(maps: Sequence[tuple[str, NDArray]]) -> Figure:
     for ax, (title, attn) in zip(axes[0], maps, strict=True):
         image = ax.imshow(
             attn,
-            vmin=0,
-            vmax=1,
+            norm=PowerNorm(0.5, 0, 1),  # so that what is small is seen too
             cmap="magma",
             interpolation="nearest",
             extent=(0.5, len(attn) + 0.5, len(attn) + 0.5, 0.5),
@@ -135,16 +142,16 @@ def scaling(rows: Sequence[Mapping[str, Any]], dominant: Mapping[int, float], p1
     return fig
 
 
-def token_losses(curves: Sequence[Sequence[float]], linear: float, softmax: float) -> Figure:
-    """Batch losses of the transformer, against the two floors."""
-    fig, ax = _new(5)
+def token_losses(curves: Sequence[Sequence[float]], population: NDArray | None, floors: Mapping[str, float]) -> Figure:
+    """Batch losses of the transformer, the population loss under the same descent, and the floors of linear and softmax attention."""
+    fig, ax = _new(5.5)
     for i, losses in enumerate(curves):
-        ax.semilogy(
-            losses, color=OWN, lw=0.8, alpha=0.8, label="softmax attention, one line a seed" if i == 0 else None
-        )
-    ax.axhline(linear, color=DOMINANT, ls="--", label="floor of linear attention")
-    ax.axhline(softmax, color=THEORY, ls=":", label="floor of softmax attention")
-    ax.set(xlabel="step", ylabel="batch loss")
+        ax.semilogy(losses, color=OWN, lw=0.6, alpha=0.6, label=None if i else "SGD on real prompts, one line a seed")
+    if population is not None:
+        ax.semilogy(population, color=THEORY, lw=1.2, label="gradient descent on the population loss")
+    for (name, floor), (colour, style) in zip(floors.items(), ((DOMINANT, "--"), (THEORY, ":")), strict=False):
+        ax.axhline(floor, color=colour, ls=style, label=f"floor of {name} attention")
+    ax.set(xlabel="step", ylabel="loss")
     ax.legend(frameon=False, fontsize=8)
     return fig
 
@@ -170,8 +177,8 @@ def spectrum(curves: Sequence[tuple[float, NDArray, NDArray, NDArray | None]], e
     for (s, p, times, finite), colour in zip(curves, colours, strict=True):
         ax.loglog(p, times, "-" if s else "o", color=colour, label=f"s = {s:g}")
         if finite is not None:
-            ax.loglog(p, finite, ".", ms=4, color=colour)
-    ax.loglog([], [], ".", color=THEORY, label=f"prompts of {N:,}")
+            ax.loglog(p, finite, "o", ms=5, mfc="none", mew=0.8, color=colour)
+    ax.loglog([], [], "o", ms=5, mfc="none", mew=0.8, color=THEORY, label=f"prompts of {N:,}")
     reference = np.array([1e-3, 1e-1])
     ax.loglog(reference, reference**-2.0, ":", color=THEORY, label="$p_k^{-2}$")
     ax.set(xlabel="frequency $p_k$ of the feature", ylabel=f"time to $L_k$ = {eps:g}")
@@ -270,25 +277,31 @@ def race(times: Sequence[Mapping[str, Any]], floors: Sequence[Mapping[str, Any]]
     return fig
 
 
-def transformers(paths: Mapping[str, Mapping[str, NDArray]], eps: float) -> Figure:
-    """Losses above, effective bilinear weights of rare queries below, one column a variant."""
+def transformers(paths: Mapping[tuple[str, int], Mapping[str, Any]], eps: float) -> Figure:
+    """Losses above, effective bilinear weights of rare queries below: one column a variant, one line a seed."""
+    variants = list(dict.fromkeys(name for name, _ in paths))
     fig, axes = plt.subplots(
         2,
-        len(paths),
-        figsize=(1.65 * len(paths) + 0.6, 4.1),
+        len(variants),
+        figsize=(1.5 * len(variants) + 0.6, 4.1),
         layout="constrained",
         sharex=True,
         sharey="row",
         squeeze=False,
     )
-    for (upper, lower), (name, path) in zip(axes.T, paths.items(), strict=True):
-        steps = path["steps"] + 1
-        upper.loglog(steps, path["rare"], color=OWN, label="rare queries")
-        upper.loglog(steps, path["dominant"], color=DOMINANT, label="dominant query")
+    for (upper, lower), variant in zip(axes.T, variants, strict=True):
+        for i, path in enumerate(path for (name, _), path in paths.items() if name == variant):
+            steps = path["steps"] + 1
+            for ax, key, colour, label in (
+                (upper, "rare", OWN, "rare queries"),
+                (upper, "dominant", DOMINANT, "dominant query"),
+                (lower, "A", OWN, "$A_k$"),
+                (lower, "B1", DOMINANT, "$B_{k,1}$"),
+            ):
+                ax.plot(steps, path[key], color=colour, lw=0.8, label=None if i else label)
+        upper.set(xscale="log", yscale="log")
         upper.axhline(eps, color=THEORY, lw=0.8, ls=":")
-        upper.set_title(name.replace("_", " "), fontsize=9)
-        lower.semilogx(steps, path["A"], color=OWN, label="$A_k$")
-        lower.semilogx(steps, path["B1"], color=DOMINANT, label="$B_{k,1}$")
+        upper.set_title(variant.replace("_", " "), fontsize=9)
         lower.set(xlabel="step")
     axes[0, 0].set(ylabel="loss $L_k$")
     axes[1, 0].set(ylabel="effective weight")
@@ -298,16 +311,22 @@ def transformers(paths: Mapping[str, Mapping[str, NDArray]], eps: float) -> Figu
 
 
 def finite_tasks(rows: Sequence[Mapping[str, Any]]) -> Figure:
-    """Loss on old and on new tasks against the number of tasks, one panel a model."""
+    """Loss on old and on new tasks against the number of tasks, one panel a model: each seed, and a line through the medians."""
     models = list(dict.fromkeys(row["model"] for row in rows))
     fig, axes = _new(9, len(models), squeeze=False, sharey=True)
     for ax, model in zip(axes[0], models, strict=True):
         own = [row for row in rows if row["model"] == model]
-        x = range(len(own))
-        ax.semilogy(x, [row["loss_new_tasks"] for row in own], "o-", color=DOMINANT, label="new tasks")
-        ax.semilogy(x, [row["loss_old_tasks"] for row in own], "o-", color=OWN, label="tasks of the training")
+        tasks = list(dict.fromkeys(row["tasks"] for row in own))
+        for key, colour, label in (
+            ("loss_new_tasks", DOMINANT, "new tasks"),
+            ("loss_old_tasks", OWN, "tasks of the training"),
+        ):
+            values = [[row[key] for row in own if row["tasks"] == M] for M in tasks]
+            ax.semilogy([np.median(found) for found in values], color=colour, label=label)
+            for i, found in enumerate(values):
+                ax.semilogy([i] * len(found), found, "o", ms=4, mfc="none", color=colour)
         ax.set(title=model, xlabel="tasks M in training")
-        ax.set_xticks(list(x), [str(row["tasks"]) for row in own])
+        ax.set_xticks(range(len(tasks)), [str(M) for M in tasks])
     axes[0][0].set(ylabel="loss")
     axes[0][0].legend(frameon=False, fontsize=8)
     return fig

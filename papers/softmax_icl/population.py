@@ -17,7 +17,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from papers.softmax_icl.data import check_frequencies
+from papers.softmax_icl.laws import check_frequencies, check_length
 
 MODES = ("exact", "counts_mc", "infinite_prompt")
 MOST_COUNT_VECTORS = 1_000_000
@@ -68,8 +68,7 @@ def count_law(
     """Count vectors (C, K) and their weights (C,), which sum to one."""
     if mode == "infinite_prompt":
         return p[None, :], np.ones(1)  # attention does not change when counts are scaled
-    if N < 1:
-        raise ValueError(f"N is {N}: a prompt needs at least one example")
+    check_length(N)
     if mode == "exact":
         return enumerate_counts(p, N)
     if mode == "counts_mc":

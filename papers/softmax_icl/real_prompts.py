@@ -6,10 +6,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from common.errors import UserError
 from common.run import Run
 from papers.softmax_icl import closed_form, plots
 from papers.softmax_icl.baselines import LinearICL, least_squares, nadaraya_watson
@@ -17,13 +19,15 @@ from papers.softmax_icl.data import (
     TASK_LAWS,
     Prompts,
     draw_tasks,
-    frequencies,
     load_prompts,
     make_features,
     sample_prompts,
 )
-from papers.softmax_icl.model import SoftmaxICL, attention_mass, squared_loss
-from papers.softmax_icl.theorems import at_the_door, furthest
+from papers.softmax_icl.descent import Descent, descend
+from papers.softmax_icl.laws import frequencies
+from papers.softmax_icl.model import SoftmaxICL, attention_mass, loss_by_feature, squared_loss
+from papers.softmax_icl.settings import at_the_door, check_sizes
+from papers.softmax_icl.theorems import furthest, note_absence
 from papers.softmax_icl.tokens import fit
 
 
@@ -46,54 +50,80 @@ def token_task(cfg: Any, part: Any, run: Run) -> tuple[NDArray, Tensor, Callable
     return p, V, draw
 
 
+def finite_features(cfg: Any, part: Any) -> bool:
+    """Whether x is drawn from orthonormal features, so that A_k, B_{k,n} and L_k are defined."""
+    return not part.gaussian_x and not cfg.features.coherence
+
+
+def papers_prompts(cfg: Any, part: Any) -> bool:
+    """Whether prompts are the paper's in everything, so that closed forms hold."""
+    return finite_features(cfg, part) and not part.label_noise and not part.feature_noise
+
+
+def stratified(draw: Callable[..., Prompts], generator: torch.Generator, K: int, B: int) -> Prompts:
+    """About B prompts whose queries have each feature equally often: in a plain mean, rare queries vanish."""
+    feat_q = torch.arange(K).repeat_interleave(max(1, B // K))
+    return draw(generator, B=len(feat_q), feat_q=feat_q)
+
+
 def tokens(cfg: Any, run: Run) -> None:
-    """The (d+1) x (N+1) transformer trained by SGD on fresh prompts, then tested on task laws it has not seen."""
+    """The (d+1) x (N+1) transformer trained by SGD on fresh prompts, then tested feature by feature and on task laws it has not seen."""
     part = cfg.tokens
     p, V, draw = token_task(cfg, part, run)
     own = own_prompts(part)
-    finite = not part.gaussian_x and not cfg.features.coherence
-    if not finite:
-        run.note("x is not drawn from orthonormal features: A_k and B_{k,n} are not defined and not reported")
-    rows, laws, curves = [], [], []
+    finite, exact = finite_features(cfg, part), papers_prompts(cfg, part)
+    if finite:
+        note_absence(run, p, part.N, 0.01)
+    else:
+        run.note("x is not drawn from orthonormal features: A_k, B_{k,n} and L_k are not defined and not reported")
+    rows, by_feature, laws, curves = [], [], [], []
     for seed in cfg.seeds:
         name = f"tokens{seed}"
         model = SoftmaxICL(part.d, part.K)
         with run.time("tokens.fit"):
             history = fit(model, draw, part.steps, sgd(part.lr), cfg, run, name)
+        curves.append(history.losses)
         with torch.no_grad():
             last = draw(run.rng(name, "batch", part.steps).torch)  # the batch that would come next
-            row = {
-                "seed": seed,
-                "loss_start": history.losses[0],
-                "loss_end": float(squared_loss(model.predict(*last[:3]), last.y_q).mean()),
-            }
+            row = {"seed": seed, "loss_start": history.losses[0], "loss_end": float(squared_loss(model.predict(*last[:3]), last.y_q).mean())}  # fmt: skip
             if finite:
                 Qf = model.bilinear(V)
                 row |= {"A": float(Qf.diagonal().mean()), "column_sum": float(Qf.sum(dim=0).abs().max())}
                 test = draw(run.rng(name, "attention").torch, B=part.test_prompts)
                 mass = attention_mass(model.attention(test.x, test.x_q), test.feat, part.K)
                 row["attn_end"] = float(mass.gather(1, test.feat_q[:, None]).mean())
+                each = stratified(draw, run.rng(name, "features").torch, part.K, part.test_prompts)
+                L_k = loss_by_feature(model.predict, each, part.K)
+                row |= {"loss": float(p @ L_k), "loss_worst_feature": float(L_k.max())}
+                by_feature += [{"seed": seed, "feature": k + 1, "p": p[k], "loss": L_k[k]} for k in range(part.K)]
             if own is not None:
                 row["own_loss"] = float(squared_loss(model.predict(*own[:3]), own.y_q).mean())
         rows.append(row)
         laws += [{"seed": seed, **found} for found in unseen_tasks(model, draw, part, run, name)]
-        curves.append(history.losses)
     run.table("tokens", rows)
+    run.table("tokens_by_feature", by_feature)
     run.table("unseen_tasks", laws)
-    found = {"loss_end": max(row["loss_end"] for row in rows), "law_z": max(abs(row["z"]) for row in laws),
-             "scale_gap": max(row["times_10_gap"] for row in laws)}  # fmt: skip
-    if finite:
+    found = {"law_z": max(abs(row["z"]) for row in laws), "scale_gap": max(row["times_10_gap"] for row in laws)}
+    worst = {"loss_end": max, "loss_worst_feature": max, "own_loss": max, "column_sum": max, "A": min, "attn_end": min}
+    found |= {name: pick(row[name] for row in rows) for name, pick in worst.items() if name in rows[0]}
+    population, floors = None, {}
+    if exact:
         theory = float(p @ closed_form.initial_loss(p, part.N))
-        found |= {"loss_start": furthest((row["loss_start"] for row in rows), theory), "loss_start_theory": theory,
-                  "A": min(row["A"] for row in rows), "column_sum": max(row["column_sum"] for row in rows),
-                  "attn_end": min(row["attn_end"] for row in rows)}  # fmt: skip
-    if own is not None:
-        found["own_loss"] = max(row["own_loss"] for row in rows)
+        found |= {"loss_start": furthest((row["loss_start"] for row in rows), theory), "loss_start_theory": theory}
+        population = population_curve(run, p, part)
+        found["over_population"] = float(np.mean(curves) / population.mean())
+        floors = {
+            "linear": p @ closed_form.linear_floor(p, part.N),
+            "softmax": p @ closed_form.softmax_floor(p, part.N),
+        }
     run.log({"tokens": found})
-    run.figure(
-        "tokens",
-        plots.token_losses(curves, closed_form.linear_floor(p, part.N) @ p, closed_form.softmax_floor(p, part.N) @ p),
-    )
+    run.figure("tokens", plots.token_losses(curves, population, floors))
+
+
+def population_curve(run: Run, p: NDArray, part: Any) -> NDArray:
+    """The loss L before each step of gradient descent on the population loss with the same learning rate: no prompt is drawn. (steps,)."""
+    descent = descend(run, "tokens_population", Descent(p, part.N, part.lr, "counts_mc", part.samples), part.steps)
+    return np.array(descent.watched["loss"]) @ p
 
 
 def sgd(lr: float) -> Callable[[Any], torch.optim.Optimizer]:
@@ -147,7 +177,12 @@ def unseen_tasks(
 def ablations(cfg: Any, run: Run) -> None:
     """The paper's model, its ablations and its baselines on the same prompts, batch for batch; tested feature by feature."""
     part = cfg.tokens
+    check_sizes(part, "tokens")
     p, _, draw = token_task(cfg, part, run)
+    if not finite_features(cfg, part):
+        raise UserError(
+            "the ablations are tested feature by feature: leave features.coherence and tokens.gaussian_x alone"
+        )
     models: dict[str, Any] = {
         "softmax": SoftmaxICL(part.d, part.K),
         "softmax_trained_nu": SoftmaxICL(part.d, part.K, trained_nu=True),
@@ -172,14 +207,13 @@ def ablations(cfg: Any, run: Run) -> None:
     for beta in cfg.ablations.beta:
         predictors[f"kernel_{beta:g}"] = partial(nadaraya_watson, beta=beta)
 
-    each = torch.arange(part.K).repeat_interleave(max(1, part.test_prompts // part.K))  # rare queries count as much
-    test = draw(run.rng("ablations", "test").torch, B=len(each), feat_q=each)
+    test = stratified(draw, run.rng("ablations", "test").torch, part.K, part.test_prompts)
     rows = []
     for name, predict in predictors.items():
-        with torch.no_grad():
-            L_k = squared_loss(predict(test.x, test.y, test.x_q), test.y_q).view(part.K, -1).mean(dim=1).numpy()
-        exact = float(p @ theory[name](p, part.N)) if name in theory else None
-        rows.append({"predictor": name, "loss": float(p @ L_k), "worst_feature": float(L_k.max()), "theory": exact})
+        L_k = loss_by_feature(predict, test, part.K)
+        known = theory.get(name) if papers_prompts(cfg, part) else None
+        rows.append({"predictor": name, "loss": float(p @ L_k), "worst_feature": float(L_k.max()),
+                     "theory": float(p @ known(p, part.N)) if known else None})  # fmt: skip
     run.table("ablations", rows)
     run.log({f"ablations.{row['predictor']}": row["loss"] for row in rows})
     run.figure("ablations", plots.losses(curves, "Ablations on the same prompts"))

@@ -6,9 +6,8 @@ theory where the claim is an interval.
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -19,21 +18,14 @@ from torch import Tensor
 from common.errors import UserError
 from common.run import Run
 from papers.softmax_icl import closed_form, plots
-from papers.softmax_icl.data import frequencies, make_features, sample_prompts
+from papers.softmax_icl.data import make_features, sample_prompts
 from papers.softmax_icl.descent import Descent, descend
 from papers.softmax_icl.flow import integrate_flow
+from papers.softmax_icl.laws import frequencies
 from papers.softmax_icl.model import SoftmaxICL, squared_loss
 from papers.softmax_icl.population import attention_scores, population_loss
-from papers.softmax_icl.trajectory import Phase, Trajectory, crossing, phases
-
-
-@contextlib.contextmanager
-def at_the_door() -> Iterator[None]:
-    """What a library function finds wrong with a user's settings, said as one sentence."""
-    try:
-        yield
-    except ValueError as error:
-        raise UserError(str(error)) from None
+from papers.softmax_icl.settings import at_the_door
+from papers.softmax_icl.trajectory import Phase, Trajectory, phases
 
 
 def nan_if_none(value: float | None) -> float:
@@ -53,17 +45,23 @@ def worst(values: Iterable[float | None], pick: Any) -> float:
     return math.nan if any(map(math.isnan, found)) else pick(found)
 
 
-def setup(cfg: Any, part: Any, run: Run) -> tuple[NDArray, Tensor]:
-    """p (K,) and orthonormal V (d, K) of a part. Raises UserError where the settings do not fit."""
+def setup(cfg: Any, part: Any, run: Run, **law: Any) -> tuple[NDArray, Tensor]:
+    """p (K,) under `law` and orthonormal V (d, K) of a part. Raises UserError where the settings do not fit."""
     with at_the_door():
-        if part.N < 1:
-            raise ValueError(f"N is {part.N}: a prompt needs at least one example")
         if cfg.features.coherence:
             raise ValueError(
                 f"features.coherence is {cfg.features.coherence}: this part computes in orthonormal features, only tokens can train on others"
             )
-        p = frequencies(K=part.K, **part.frequencies)
-        return p, make_features(part.d, part.K, cfg.features.kind, run.rng("features").torch)
+        return frequencies(K=part.K, **law), make_features(part.d, part.K, cfg.features.kind, run.rng("features").torch)
+
+
+def note_absence(run: Run, p: NDArray, N: int, eps: float) -> None:
+    """Say so where prompts are too short for the loss to reach eps: some of them lack the query's feature."""
+    floor = closed_form.softmax_floor(p, N)
+    if floor.max() > eps:
+        k = int(floor.argmax())
+        run.note(f"prompts of {N} examples lack feature {k + 1} with probability {(1 - p[k]) ** N:.2g}: "
+                 f"its loss cannot fall below {floor[k]:.2g}")  # fmt: skip
 
 
 # ---- balanced features: two phases -----------------------------------------------------------------------------------
@@ -72,13 +70,13 @@ def setup(cfg: Any, part: Any, run: Run) -> tuple[NDArray, Tensor]:
 def balanced(cfg: Any, run: Run) -> None:
     """Theorem for balanced features: Attn_k -> 1 for every query, A_k growing to ln K first and the loss falling to eps after."""
     part, K = cfg.balanced, cfg.balanced.K
-    p, V = setup(cfg, part, run)
-    with at_the_door():
-        exact_time = closed_form.time_to_loss(K, part.flow_eps)
+    p, V = setup(cfg, part, run, kind="balanced")
+    exact_time = closed_form.time_to_loss(K, part.flow_eps)
+    note_absence(run, p, part.N, part.flow_eps)
     rows = []
     for seed in cfg.seeds:
         name = f"balanced{seed}"
-        with run.time("balanced.descent"), at_the_door():
+        with run.time("balanced.descent"):
             descent = descend(run, name, Descent(p, part.N, part.lr, "counts_mc", part.samples), part.steps)
         Qf = descent.Qf
         draw = {"mode": "counts_mc", "samples": part.test_samples}
@@ -133,37 +131,38 @@ def token_loss(model: SoftmaxICL, part: Any, p: NDArray, V: Tensor, generator: t
 def imbalanced(cfg: Any, run: Run) -> None:
     """Theorem for imbalanced features: dominant queries at once, rare ones after un-learning the dominant feature."""
     part = cfg.imbalanced
-    p, V = setup(cfg, part, run)
+    p, V = setup(cfg, part, run, **part.frequencies)
+    eps = min(part.eps)
     with at_the_door():
-        if min(part.eps) <= 0:
-            raise ValueError(f"imbalanced.eps is {list(part.eps)}: every loss to reach must be positive")
         if part.frequencies.kind != "dominant" or part.K < 3:
             raise ValueError(
                 "the imbalanced part has one dominant feature and at least two others: frequencies.kind=dominant, K >= 3"
             )
-    theory = integrate_flow(part.K, float(p[0]), min(part.eps))
-    switch = phases(theory, min(part.eps))[0].end
+    theory = integrate_flow(part.K, float(p[0]), eps)
+    switch = phases(theory, eps)[0].end
     assert switch is not None
+    note_absence(run, p, part.N, eps)
     rows = []
     for seed in cfg.seeds:
         name = f"imbalanced{seed}"
-        with run.time("imbalanced.descent"), at_the_door():
+        with at_the_door():
             descent = Descent(p, part.N, part.lr, part.mode, part.samples)
+        with run.time("imbalanced.descent"):
             descend(run, name, descent, part.steps, watch_every=part.watch_every, snapshots=part.snapshots)
         rare, dominant = descent.trajectory(slice(1, None), "rare"), descent.trajectory(0, "dominant")
         row: dict[str, Any] = {"seed": seed}
-        for eps in part.eps:
-            times = time_to(dominant, eps), time_to(rare, eps)
-            row |= {f"t_dominant_{eps:g}": times[0], f"t_rare_{eps:g}": times[1]}
-            row[f"ratio_{eps:g}"] = times[1] / times[0] if times[0] and times[1] is not None else None
-        end = phases(rare, min(part.eps))[0].end
+        for goal in part.eps:
+            times = dominant.time_to(goal), rare.time_to(goal)
+            row |= {f"t_dominant_{goal:g}": times[0], f"t_rare_{goal:g}": times[1]}
+            row[f"ratio_{goal:g}"] = times[1] / times[0] if times[0] and times[1] is not None else None
+        end = phases(rare, eps)[0].end
         row |= {"switch": end, "switch_A": None if end is None else rare.at(end, "A"), "min_B1": float(rare.B1.min())}
         row["token_loss_end"] = token_loss(SoftmaxICL(part.d, part.K).set_bilinear(torch.as_tensor(descent.Qf), V), part, p, V,
                                            run.rng(name, "prompts").torch)  # fmt: skip
         rows.append(row)
     run.table("imbalanced", rows)
     run.log({"imbalanced": {
-        **{f"ratio_{eps:g}": worst((row[f"ratio_{eps:g}"] for row in rows), min) for eps in part.eps},
+        **{f"ratio_{goal:g}": worst((row[f"ratio_{goal:g}"] for row in rows), min) for goal in part.eps},
         "switch": furthest((row["switch"] for row in rows), switch),
         "switch_theory": switch,
         "switch_A": furthest((row["switch_A"] for row in rows), theory.at(switch, "A")),
@@ -171,14 +170,9 @@ def imbalanced(cfg: Any, run: Run) -> None:
         "min_B1": max(row["min_B1"] for row in rows),
         "token_loss_end": max(row["token_loss_end"] for row in rows),
     }})  # fmt: skip
-    run.table("phases", phase_rows(phases(rare, min(part.eps)), part.K, rare))
-    run.figure("imbalanced", plots.imbalanced(rare, dominant, theory, min(part.eps)))
-    run.figure("attention", plots.attention_maps(moments(descent, rare, p, min(part.eps))))
-
-
-def time_to(path: Trajectory, eps: float) -> float | None:
-    """When the loss first is at most eps."""
-    return crossing(path.t, math.log(eps) - np.log(np.maximum(path.loss, 1e-300)))
+    run.table("phases", phase_rows(phases(rare, eps), part.K, rare))
+    run.figure("imbalanced", plots.imbalanced(rare, dominant, theory, eps))
+    run.figure("attention", plots.attention_maps(moments(descent, rare, p, eps)))
 
 
 def phase_rows(found: list[Phase], K: int, path: Trajectory) -> list[dict[str, Any]]:
@@ -196,16 +190,10 @@ def phase_rows(found: list[Phase], K: int, path: Trajectory) -> list[dict[str, A
 
 def moments(descent: Descent, rare: Trajectory, p: NDArray, eps: float) -> list[tuple[str, NDArray]]:
     """E[Attn_n | query k] (rows n, columns k, prompts long) at four moments: start, switch, A_k = ln K, end."""
-    found = phases(rare, eps)
-    times = [0.0, found[0].end, found[2].end, rare.t[-1]]
-    names = ["start", "the switch", "$A_k = \\ln K$", "end"]
-    maps = []
-    for name, t in zip(names, times, strict=True):
-        if t is None:
-            continue
-        when, Qf = min(descent.snapshots, key=lambda kept, t=t: abs(kept[0] - t))  # type: ignore[misc]
-        maps.append((f"{name}, t = {when:.0f}", attention_scores(Qf, p, 1, "infinite_prompt")))
-    return maps
+    switch, *_, growth, _ = phases(rare, eps)
+    times = {"start": 0.0, "the switch": switch.end, "$A_k = \\ln K$": growth.end, "end": float(rare.t[-1])}
+    kept = {name: descent.snapshot_near(t) for name, t in times.items() if t is not None}
+    return [(f"{name}, t = {t:.0f}", attention_scores(Qf, p, 1, "infinite_prompt")) for name, (t, Qf) in kept.items()]
 
 
 # ---- scaling in K, by the infinite-prompt flow ------------------------------------------------------------------------
@@ -214,12 +202,9 @@ def moments(descent: Descent, rare: Trajectory, p: NDArray, eps: float) -> list[
 def scaling(cfg: Any, run: Run) -> None:
     """Learning times against K: rare queries K^2, dominant ones a constant."""
     part = cfg.scaling
-    with at_the_door():
-        if part.eps <= 0 or part.dominant_eps <= 0:
-            raise ValueError(f"scaling.eps is {part.eps} and dominant_eps {part.dominant_eps}: they must be positive")
-        with run.time("scaling.flow"):
-            rare = {K: integrate_flow(K, part.p1, part.eps) for K in part.K}
-            dominant = {K: integrate_flow(K, part.p1, part.dominant_eps, "dominant") for K in part.dominant_K}
+    with at_the_door(), run.time("scaling.flow"):
+        rare = {K: integrate_flow(K, part.p1, part.eps) for K in part.K}
+        dominant = {K: integrate_flow(K, part.p1, part.dominant_eps, "dominant") for K in part.dominant_K}
     rows = []
     for K, path in rare.items():
         found = phases(path, part.eps)

@@ -8,7 +8,7 @@ from common.experiment import Run, experiment
 @experiment("softmax_icl")
 def train(cfg, run: Run) -> None:
     from common.errors import UserError
-    from papers.softmax_icl import beyond, networks, real_prompts, theorems
+    from papers.softmax_icl import beyond, networks, real_prompts, settings, theorems
 
     parts = {
         # the paper's theorems
@@ -30,6 +30,8 @@ def train(cfg, run: Run) -> None:
         raise UserError(f"unknown part {unknown[0]!r}: the parts are {', '.join(parts)}")
     if not cfg.seeds:
         raise UserError("seeds is empty: name at least one, seeds=[0] say")
+    for name in cfg.parts:
+        settings.check_sizes(cfg[name], name)
     for name in cfg.parts:
         parts[name](cfg, run)
 

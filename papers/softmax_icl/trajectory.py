@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from papers.softmax_icl.laws import check_eps
+
 QUERIES = ("balanced", "dominant", "rare")
 NEGLIGIBLE = 0.1  # phase II ends when |beta_{k,1}| < 0.1 alpha_k: this package's choice, the paper names no constant
 
@@ -37,6 +39,10 @@ class Trajectory:
     def at(self, t: float, name: str) -> float:
         """The value of `name` at time t, linear between samples."""
         return float(np.interp(t, self.t, getattr(self, name)))
+
+    def time_to(self, eps: float) -> float | None:
+        """When the loss first is at most eps; None where it never is."""
+        return time_to(self.t, self.loss, eps)
 
 
 @dataclass(frozen=True)
@@ -72,6 +78,12 @@ def crossing(t: NDArray, g: NDArray, start: float = 0.0, slack: float = 1e-8) ->
     return max(start, float(t[i - 1] + (t[i] - t[i - 1]) * step))
 
 
+def time_to(t: NDArray, loss: NDArray, eps: float) -> float | None:
+    """When `loss` (T,) first is at most eps, linear in its logarithm between the samples t (T,). None where it never is."""
+    check_eps(eps)
+    return crossing(t, math.log(eps) - np.log(np.maximum(loss, 1e-300)))
+
+
 def phases(trajectory: Trajectory, eps: float) -> list[Phase]:
     """The phases of a query until L_k <= eps, each beginning where the one before ends.
 
@@ -79,17 +91,14 @@ def phases(trajectory: Trajectory, eps: float) -> list[Phase]:
     balanced: I ends when A_k >= ln K, II when L_k <= eps. dominant: one phase, until L_k <= eps.
     Raises ValueError unless eps > 0.
     """
-    if not eps > 0:
-        raise ValueError(f"eps is {eps}: it must be positive")
+    check_eps(eps)
     T, log_K = trajectory, math.log(trajectory.K)
     with np.errstate(divide="ignore", invalid="ignore"):
         lead = np.log(T.alpha) - np.log(np.abs(T.beta1))  # >= 0 from the switch on
         converged = math.log(eps) - np.log(T.loss)
     learned = T.A / log_K - 1
 
-    rules: list[
-        tuple[str, NDArray, str, NDArray]
-    ] = []  # name, our event, the paper's constant in words and as an event
+    rules: list[tuple[str, NDArray, str, NDArray]] = []  # name, our event, the paper's constant in words, as an event
     if T.query == "rare":
         rules.append(("decrease of the dominant feature", lead, "B_1 <= -0.49 ln K", -0.49 - T.B1 / log_K))
         rules.append(

@@ -30,12 +30,14 @@ class Block(nn.Module):
         self.up = normal(4 * D, D, scale=D**-0.5) if mlp else None
         self.down = normal(D, 4 * D, scale=(4 * D) ** -0.5) if mlp else None
 
-    def forward(self, h: Tensor) -> Tensor:
-        """h (B, N+1, D) -> (B, N+1, D)."""
+    def forward(self, h: Tensor, query_only: bool = False) -> Tensor:
+        """h (B, N+1, D) -> (B, N+1, D), or its last token alone, (B, 1, D), where nothing else is read."""
         z = self.norm_attn(h)
+        k, v = (torch.einsum("bnd,hed->bhne", z[:, :-1], W) for W in (self.W_K, self.W_V))  # (B, H, N, D)
+        if query_only:
+            h, z = h[:, -1:], z[:, -1:]
         q = torch.einsum("bnd,hed->bhne", z, self.W_Q)
-        k, v = (torch.einsum("bnd,hed->bhne", z[:, :-1], W) for W in (self.W_K, self.W_V))
-        read = F.scaled_dot_product_attention(q, k, v, scale=1.0)  # (B, H, N+1, D)
+        read = F.scaled_dot_product_attention(q, k, v, scale=1.0)  # (B, H, N+1 or 1, D)
         out = torch.einsum("bhne,hde->bnd", read, self.W_O)
         h = h + out if self.residual else out
         if self.up is not None and self.down is not None:
@@ -59,13 +61,14 @@ class Transformer(nn.Module):
         self.readout = nn.Parameter(torch.randn(d + 1, generator=generator) * (d + 1) ** -0.5)
 
     def predict(self, x: Tensor, y: Tensor, x_q: Tensor) -> Tensor:
-        """x (B, N, d), y (B, N), x_q (B, d) -> y_hat (B,), in x's dtype."""
+        """x (B, N, d), y (B, N), x_q (B, d) -> y_hat (B,), in x's type and place."""
         columns = torch.cat([x, x_q[:, None]], dim=1)
         labels = F.pad(y, (0, 1))  # the query's slot is 0
-        h = torch.cat([columns, labels[..., None]], dim=2).to(self.readout.dtype)  # (B, N+1, D)
-        for block in self.blocks:
+        h = torch.cat([columns, labels[..., None]], dim=2).to(self.readout)  # (B, N+1, D)
+        *lower, last = self.blocks
+        for block in lower:
             h = block(h)
-        return (h[:, -1] @ self.readout).to(x.dtype)
+        return (last(h, query_only=True)[:, 0] @ self.readout).to(x)
 
     @torch.no_grad()
     def heads(self, V: Tensor, layer: int = -1) -> tuple[Tensor, Tensor]:
@@ -77,13 +80,12 @@ class Transformer(nn.Module):
         """
         block = self.blocks[layer]
         assert isinstance(block, Block)
-        z = block.norm_attn(F.pad(V.mT.to(self.readout.dtype), (0, 1)))  # (K, D): one token a feature
+        z = block.norm_attn(F.pad(V.mT.to(self.readout), (0, 1)))  # (K, D): one token a feature
         Qf = torch.einsum("nd,hed,hef,kf->hnk", z, block.W_K, block.W_Q, z)
         gain = torch.einsum("d,hde,he->h", self.readout, block.W_O, block.W_V[:, :, self.d])
         return Qf, gain
 
 
-def effective_bilinear(Qf: Tensor, gain: Tensor) -> Tensor:
-    """Heads' Qf meaned with weights |gain_h| / sum |gain|. (H, K, K), (H,) -> (K, K)."""
-    weights = gain.abs() / gain.abs().sum()
-    return torch.einsum("h,hnk->nk", weights, Qf)
+def gain_shares(gain: Tensor) -> Tensor:
+    """What part each head has in the prediction: |gain_h| / sum |gain|. (H,) -> (H,)."""
+    return gain.abs() / gain.abs().sum()

@@ -11,12 +11,12 @@ from papers.softmax_icl.data import (
     check_orthonormal,
     draw_tasks,
     exact_tasks,
-    frequencies,
     load_prompts,
     make_features,
     sample_prompts,
     save_prompts,
 )  # fmt: skip
+from papers.softmax_icl.laws import check_frequencies, frequencies
 
 
 def generator(seed=0):
@@ -51,6 +51,16 @@ def test_wrong_laws_are_named(arguments, message):
         frequencies(*arguments)
 
 
+def test_a_law_in_float32_is_a_law_to_its_own_digits():
+    p = check_frequencies(np.full(7, 1 / 7, np.float32))
+    assert p.dtype == np.float64
+    assert p.sum() == pytest.approx(1, abs=1e-15)
+    with pytest.raises(ValueError, match=r"p sums to 1\.000999"):
+        check_frequencies(np.array([0.5, 0.501], np.float32))
+    with pytest.raises(ValueError, match=r"p sums to 1\.0000001"):
+        check_frequencies([0.5, 0.5000001])
+
+
 @pytest.mark.parametrize("law", TASK_LAWS)
 def test_tasks_have_mean_zero_and_unit_covariance(law):
     w = draw_tasks(law, 200_000, 4, generator())
@@ -75,6 +85,7 @@ def test_coherent_features_have_their_inner_products_and_are_refused_as_orthonor
     torch.testing.assert_close(V.mT @ V, torch.full((4, 4), 0.3).double().fill_diagonal_(1))
     with pytest.raises(ValueError, match=r"orthonormal .*0\.3"):
         check_orthonormal(V)
+    check_orthonormal(make_features(200, 200, "random_orthogonal", generator()).float())  # to the digits of float32
 
 
 def test_prompts_hang_together():

@@ -10,8 +10,8 @@ from torch.nn import functional as F
 from papers.softmax_icl import SoftmaxICL, closed_form, population_gradient, population_loss
 from papers.softmax_icl.baselines import LinearICL, least_squares, linear_descent, linear_loss, nadaraya_watson
 from papers.softmax_icl.data import exact_tasks, make_features, sample_prompts
-from papers.softmax_icl.model import attention_mass, embed, squared_loss
-from papers.softmax_icl.transformer import Transformer, effective_bilinear
+from papers.softmax_icl.model import attention_mass, embed, loss_by_feature, squared_loss
+from papers.softmax_icl.transformer import Transformer, gain_shares
 
 P = np.array([0.5, 0.3, 0.2])
 Q1 = torch.tensor([[1, 0, -0.5], [0.2, 0.5, 0], [0, -0.3, 2]], dtype=torch.float64)
@@ -249,8 +249,8 @@ def test_transformer_heads_are_the_papers_model_when_set_to_it():
     torch.testing.assert_close(model.predict(x, y, x_q), paper.predict(x, y, x_q).detach(), atol=1e-5, rtol=1e-5)
     V = make_features(d, d)
     Qf, gain = model.heads(V)
-    torch.testing.assert_close(effective_bilinear(Qf, gain), paper.bilinear(V).float())
-    assert gain.tolist() == [1.0]
+    torch.testing.assert_close(Qf[0], paper.bilinear(V).float())
+    assert gain.tolist() == gain_shares(gain).tolist() == [1.0]
 
 
 @pytest.mark.parametrize("layers", [1, 2])
@@ -267,6 +267,41 @@ def test_transformer_does_not_see_its_query_as_an_example(layers):
     torch.testing.assert_close(doubled, model.predict(x, y, x_q), atol=1e-5, rtol=1e-5)
 
 
-def test_predictions_take_inputs_of_any_float_type():
-    x, y = torch.eye(2)[None], torch.tensor([[3.0, 5.0]])  # float32, torch's default
-    assert SoftmaxICL(2).predict(x, y, xq=x[:, 0]).item() == 4.0
+@pytest.mark.parametrize("layers", [1, 2])
+def test_the_last_layer_computes_the_querys_token_alone(layers):
+    x, y, x_q, *_ = prompts()
+    model = Transformer(5, heads=2, layers=layers, residual=True, mlp=True, generator=generator())
+    h = embed(x, y, x_q).mT.float()
+    for block in model.blocks:
+        h = block(h)  # every token in every layer
+    torch.testing.assert_close(model.predict(x, y, x_q), (h[:, -1] @ model.readout).double())
+
+
+# ---- what is handed in -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["float32", "float64", "int64"])
+@pytest.mark.parametrize("make", [np.asarray, torch.as_tensor])
+def test_the_model_takes_tensors_and_arrays_of_any_type(make, kind):
+    x, y, x_q = (make(np.array(a, kind)) for a in ([[[1, 0], [0, 1]]], [[3, 5]], [[1, 0]]))
+    model = SoftmaxICL(2, K=2).set_bilinear(make(np.eye(2).astype(kind)), make(np.eye(2, dtype="float32")))
+    e = np.e
+    found = model.predict(x=x, y=y, xq=x_q)
+    assert found.dtype == torch.float64
+    assert found.item() == pytest.approx((3 * e + 5) / (e + 1), rel=1e-12)
+    assert model.attention(x, x_q).tolist() == [pytest.approx([e / (e + 1), 1 / (e + 1)], rel=1e-12)]
+    assert model.bilinear(make(np.eye(2, dtype="float32"))).tolist() == [[1, 0], [0, 1]]
+
+
+def test_rare_queries_vanish_in_a_mean_over_prompts_but_not_feature_by_feature():
+    p, V = np.array([0.9, 0.05, 0.05]), make_features(3, 3)
+    model = SoftmaxICL(3)
+    with torch.no_grad():
+        model.Q[0, 0] = 20.0  # the dominant query is learned, the others are not
+    plain = sample_prompts(3000, 60, p, V, generator())
+    each = sample_prompts(3000, 60, p, V, generator(), feat_q=torch.arange(3).repeat_interleave(1000))
+    L_k = loss_by_feature(model.predict, each, 3)
+    assert L_k[0] < 1e-3
+    assert (L_k[1:] > 0.5).all()
+    assert squared_loss(model.predict(*plain[:3]), plain.y_q).mean().item() == pytest.approx(p @ L_k, rel=0.15)
+    assert p @ L_k < L_k.max() / 5

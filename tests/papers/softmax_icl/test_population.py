@@ -78,7 +78,7 @@ def test_initial_velocity_is_its_closed_form(K):
 )
 def test_columns_of_the_gradient_sum_to_zero_and_alpha_is_never_negative(seed, scale, mode):
     Q, p = random_problem(seed, K=4)
-    options = {"samples": 7, "rng": np.random.default_rng(seed)} if mode == "counts_mc" else {}
+    options = {"samples": 1 + seed % 7, "rng": np.random.default_rng(seed)} if mode == "counts_mc" else {}
     direction = -population_gradient(scale * Q, p, 6, mode, **options)
     np.testing.assert_allclose(direction.sum(axis=0), 0, atol=1e-14)
     assert (direction.diagonal() >= 0).all()
@@ -93,6 +93,30 @@ def test_both_formulas_agree_on_every_prompt(seed, counts):
     slow = population._by_attention(population.attention(Q, c), p, w)
     np.testing.assert_allclose(fast[0], slow[0], atol=1e-14)
     np.testing.assert_allclose(fast[1], slow[1], atol=1e-14)
+
+
+def test_descent_never_lowers_a_and_keeps_every_column_sum():
+    """Any N, p and learning rate: A_k + sum_n B_{k,n} = 0 at each step, for a single count vector too."""
+    Q, R, rng = np.zeros((3, 3)), np.zeros((3, 3)), np.random.default_rng(0)
+    for _ in range(300):
+        before = Q.diagonal().copy()
+        Q = Q - 20.0 * population_gradient(Q, P, N)
+        R = R - 20.0 * population_gradient(R, P, N, "counts_mc", 1, rng)
+        assert (Q.diagonal() >= before).all()
+    np.testing.assert_allclose(Q.sum(axis=0), 0, atol=1e-12)
+    np.testing.assert_allclose(R.sum(axis=0), 0, atol=1e-12)
+    assert Q.diagonal().min() > 1
+
+
+@pytest.mark.parametrize(("examples", "absent"), [(900, 1.6e-7), (100, 0.18)])
+def test_short_prompts_lack_a_rare_feature_which_looks_like_no_convergence(examples, absent):
+    """K = 30, p_1 = 1/2: the model that has learned everything is left with the prompts without the query's feature."""
+    p = np.array([0.5, *np.full(29, 0.5 / 29)])
+    assert (1 - p[1]) ** examples == pytest.approx(absent, rel=0.06)
+    assert closed_form.ols_floor(p, examples)[1] == pytest.approx(absent / 2, rel=0.06)
+    L_k = population_loss(60 * np.eye(30), p, examples, "counts_mc", 4000, np.random.default_rng(0))[1][1:].mean()
+    assert L_k == pytest.approx(closed_form.softmax_limit(p, examples)[1], rel=0.05, abs=1e-5)
+    assert (L_k > 0.05) == (examples == 100)
 
 
 def test_the_dominant_feature_is_unlearned_first():
@@ -180,6 +204,25 @@ def test_wrong_arguments_are_named(change, message):
     arguments = {"Qf": Q0, "p": P, "N": N} | change
     with pytest.raises(ValueError, match=message):
         population_gradient(**arguments)
+
+
+FUNCTIONS = [closed_form.initial_loss, closed_form.linear_floor, closed_form.linear_optimum, closed_form.softmax_floor,
+             closed_form.softmax_limit, closed_form.ols_floor, closed_form.no_mask_plateau]  # fmt: skip
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_closed_forms_refuse_what_is_no_law_and_prompts_without_examples(function):
+    assert function(np.float32([0.5, 0.3, 0.2]), 4).dtype == np.float64
+    with pytest.raises(ValueError, match="p sums to"):
+        function([0.5, 0.3, 0.3], 4)
+    with pytest.raises(ValueError, match="N is 0"):
+        function(P, 0)
+
+
+def test_gradients_take_arrays_of_any_float_type():
+    found = population_gradient(Q1.astype(np.float32), P.astype(np.float32), N)
+    assert found.dtype == np.float64
+    np.testing.assert_allclose(found, population_gradient(Q1, P, N), atol=1e-7)
 
 
 def test_enumerating_too_much_says_what_to_use():

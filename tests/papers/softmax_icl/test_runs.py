@@ -67,7 +67,7 @@ def test_a_stopped_descent_goes_on_to_the_same_figures(monkeypatch):
     assert folder != whole.folder
     resumed = launch("softmax_icl", [f"resume={folder}"])
     assert (resumed.metrics, resumed.tables) == (whole.metrics, whole.tables)
-    assert len(calls) == 60 + 1  # what was done before the stop is not done again
+    assert len(calls) == 2 + 60 + 1  # each start checks its arguments; what was done before the stop is not done again
 
 
 def resumable_each_step(run, name, steps, state):
@@ -89,13 +89,28 @@ def resumable_each_step(run, name, steps, state):
         ("balanced.flow_eps=0.0", "eps is 0"),
         ("features.coherence=0.5", "orthonormal"),
         ("imbalanced.frequencies.kind=zipf", "frequencies.kind=dominant"),
+        ("imbalanced.mode=exactly", "mode is 'exactly'"),
+        ("tokens.steps=0", "tokens.steps is 0"),
+        ("tokens.lr=0.0", "tokens.lr is 0.0: it must be positive"),
+        ("imbalanced.watch_every=0", "watch_every is 0"),
+        ("balanced.K=1", "balanced.K is 1"),
+        ("spectrum.eps=0.0", "spectrum.eps is 0.0"),
+        ("spectrum.N=0", "spectrum.N is 0"),
+        ("phase_diagram.eps=0.0", "phase_diagram.eps is 0.0"),
+        ("phase_diagram.K_min=2", "K_min is 2"),
+        ("finite_n.N=[100,0]", "finite_n.N is"),
+        ("race.eps=[]", "race.eps is empty"),
+        ("transformers.eps=0.0", "transformers.eps is 0.0"),
+        ("transformers.gaussian_x=true", "orthonormal features"),
+        ("transformers.variants=[{name:a,model:tree,optimizer:sgd}]", "model of a is 'tree'"),
+        ("finite_tasks.K=9", "K is 9 and d is 8"),
         ("parts=[balance]", "unknown part 'balance'"),
         ("seeds=[]", "seeds"),
         ("tokens.prompts=/nowhere.npz", "cannot be read"),
     ],
 )
 def test_what_a_user_can_fix_is_one_sentence(override, message):
-    part = override.split(".")[0] if "." in override.split("=")[0] else "imbalanced"
+    part = override.split(".")[0] if "." in override.split("=")[0] else "imbalanced"  # the part that reads the setting
     parts = [] if override.startswith("parts") else [f"parts=[{part if part != 'features' else 'imbalanced'}]"]
     with pytest.raises(UserError, match=message):
         launch("softmax_icl", ["+exp=smoke", "threads=1", "device=cpu", *parts, override])
@@ -123,7 +138,31 @@ def test_a_users_own_prompts_are_tested(tmp_path):
 def test_real_prompts_may_leave_the_papers_model(switch):
     result = launch("softmax_icl", ["+exp=smoke", "threads=1", "parts=[tokens]", "tokens.steps=3", switch])
     assert ("tokens.A" in result.metrics) == ("noise" in switch)
+    assert "tokens.loss_start_theory" not in result.metrics  # the closed forms are of the paper's model
     assert result.metrics["tokens.law_z"] < 5
+
+
+def test_real_prompts_follow_the_population_curve_and_are_drawn_anew(monkeypatch):
+    still = launch("softmax_icl", ["+exp=smoke", "threads=1", "parts=[tokens]", "tokens.lr=1e-9", "tokens.steps=40"])
+    start = still.metrics["tokens.loss_start_theory"]
+    assert still.metrics["tokens.over_population"] == pytest.approx(1, abs=0.1)  # 40 different batches at Q = 0
+    assert abs(still.metrics["tokens.loss_end"] - still.metrics["tokens.loss_start"]) > 1e-6 * start
+    moving = launch(
+        "softmax_icl", ["+exp=smoke", "threads=1", "parts=[tokens]", "tokens.steps=60", "tokens.batch_size=512"]
+    )
+    assert moving.metrics["tokens.over_population"] == pytest.approx(1, abs=0.05)
+
+
+def test_rare_queries_are_reported_beside_the_plain_mean():
+    law = "tokens.frequencies={kind:dominant,p1:0.9}"
+    result = launch("softmax_icl", ["+exp=smoke", "threads=1", "parts=[tokens]", "tokens.steps=20", law])
+    assert len(result.tables["tokens_by_feature"]) == 8
+    assert result.metrics["tokens.loss_worst_feature"] > 5 * result.tables["tokens"][0]["loss"]
+
+
+def test_prompts_too_short_for_the_loss_asked_for_are_noted():
+    notes = launch("softmax_icl", ["+exp=smoke", "threads=1", "parts=[tokens]", "tokens.steps=2", "tokens.N=8"]).notes
+    assert any("lack feature 1 with probability 0.34" in note for note in notes)
 
 
 @pytest.mark.parametrize("name", [e.name for e in configs.experiments("softmax_icl")])
@@ -140,13 +179,16 @@ BEYOND = {
     "optimisers": ["optimisers.K=5", "optimisers.steps=40", "optimisers.adam_lr=[0.1]", "optimisers.sgd_lr=[1.0]"],
     "spectrum": ["spectrum.K=6", "spectrum.s=[0.5]", "spectrum.finite_s=[0.5]", "spectrum.N=60"],
     "real_transformer": [
+        "seeds=[0,1]",
         "transformers.steps=3",
         "transformers.batch_size=4",
         "transformers.test_prompts=16",
         "transformers.watch_every=2",
     ],
     "finite_tasks": [
+        "seeds=[0,1]",
         "finite_tasks.steps=3",
+        "finite_tasks.test_prompts=64",
         "finite_tasks.head_steps=3",
         "finite_tasks.tasks=[1,0]",
         "finite_tasks.batch_size=4",
@@ -160,6 +202,8 @@ def test_every_further_experiment_runs_whole_at_toy_size(name):
     assert result.exit_code == 0
     assert result.figures
     assert result.tables
+    if name in ("real_transformer", "finite_tasks"):
+        assert {row["seed"] for row in result.tables["transformers" if name == "real_transformer" else name]} == {0, 1}
 
 
 def test_models_of_the_ablations_share_their_prompts():
@@ -175,7 +219,42 @@ def test_the_bench_runs_and_its_ways_agree():
     tables = bench(quick=True)
     times = [row["t"] for row in tables["softmax_icl_flow"]]
     assert times == pytest.approx([times[0]] * 3, rel=0.02)
-    assert {row["engine"] for row in tables["softmax_icl_gradient"]} == {"counts_mc", "tokens"}
+    counts, tokens = tables["softmax_icl_gradient"]
+    assert (counts["contestant"], counts["ratio_at_equal_error"]) == ("counts_mc", 1)
+    assert tokens["rms_error"] > 3 * counts["rms_error"]
+
+
+def test_the_chapters_library_example_does_what_it_says(capsys):
+    import re
+    from pathlib import Path
+
+    import papers.softmax_icl
+
+    chapter = (Path(papers.softmax_icl.__file__).parent / "README.md").read_text()
+    for block in re.findall(r"```python\n(.*?)```", chapter, re.DOTALL):
+        exec(compile(block, "README.md", "exec"), {})
+    printed = capsys.readouterr().out
+    assert "tensor([5." in printed
+    assert "40858.485" in printed
+    assert "decrease of the dominant feature" in printed
+
+
+@pytest.mark.parametrize("module", ["closed_form", "flow", "population", "trajectory", "laws"])
+def test_the_theory_does_not_need_torch(module):
+    code = f"import sys, papers.softmax_icl.{module}; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+
+
+def test_a_phase_that_is_not_there_is_not_drawn_and_one_without_end_joins_the_next():
+    from papers.softmax_icl.plots import phase_spans
+    from papers.softmax_icl.trajectory import Phase
+
+    def labels(*times):
+        return [label for label, *_ in phase_spans([Phase("", start, end, "", None) for start, end in times])]
+
+    assert labels((0, 1), (1, 2), (2, 3), (3, 4)) == ["I", "II", "III", "IV"]
+    assert labels((0, 1), (1, None), (1, 3), (3, 4)) == ["I", "II+III", "IV"]
+    assert labels((0, 0), (0, 2), (2, 3), (3, None)) == ["II", "III"]
 
 
 def test_no_unlearning_is_a_switch_at_time_zero():

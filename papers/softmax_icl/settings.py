@@ -1,0 +1,52 @@
+"""The door: what a config asks for is checked once, before anything runs, and said in one sentence where it cannot be."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from common.errors import UserError
+
+AT_LEAST_ONE = {"N", "steps", "samples", "batch_size", "test_prompts", "test_samples", "watch_every", "head_steps", "heads", "N_per_K",
+                "points", "floor_samples", "floor_N"}  # fmt: skip
+POSITIVE = {
+    "eps",
+    "flow_eps",
+    "dominant_eps",
+    "lr",
+    "flow_lr",
+    "sgd_lr",
+    "head_lr",
+    "linear_lr",
+    "softmax_lr",
+    "adam_lr",
+    "nu_lr",
+    "init",
+}
+AT_LEAST_TWO = {"K", "K_min", "floor_K", "dominant_K"}
+
+
+@contextlib.contextmanager
+def at_the_door() -> Iterator[None]:
+    """What a library function finds wrong with a user's settings, said as one sentence."""
+    try:
+        yield
+    except ValueError as error:
+        raise UserError(str(error)) from None
+
+
+def check_sizes(part: Any, name: str) -> None:
+    """Raise UserError unless the sizes, losses and learning rates of the section `name` are such; lists have to name something."""
+    section: Any = OmegaConf.to_container(part)
+    for key, value in section.items():
+        values = value if isinstance(value, list) else [value]
+        if not values:
+            raise UserError(f"{name}.{key} is empty: name at least one")
+        for least, keys in ((1, AT_LEAST_ONE), (2, AT_LEAST_TWO)):
+            if key in keys and min(values) < least:
+                raise UserError(f"{name}.{key} is {value}: it must be at least {least}")
+        if key in POSITIVE and not min(values) > 0:
+            raise UserError(f"{name}.{key} is {value}: it must be positive")
