@@ -31,14 +31,17 @@ class Block(nn.Module):
         self.down = normal(D, 4 * D, scale=(4 * D) ** -0.5) if mlp else None
 
     def forward(self, h: Tensor, query_only: bool = False) -> Tensor:
-        """h (B, N+1, D) -> (B, N+1, D), or its last token alone, (B, 1, D), where nothing else is read."""
+        """h (B, N+1, D) -> (B, N+1, D), or its last token alone, (B, 1, D), where nothing else is read.
+
+        softmax(z' W^K' W^Q z) weighs tokens before W^V is applied to their mean: keys and values are z itself.
+        """
         z = self.norm_attn(h)
-        k, v = (torch.einsum("bnd,hed->bhne", z[:, :-1], W) for W in (self.W_K, self.W_V))  # (B, H, N, D)
+        seen = z[:, None, :-1].expand(-1, len(self.W_K), -1, -1)  # M(E), the same for every head: (B, H, N, D)
         if query_only:
             h, z = h[:, -1:], z[:, -1:]
-        q = torch.einsum("bnd,hed->bhne", z, self.W_Q)
-        read = F.scaled_dot_product_attention(q, k, v, scale=1.0)  # (B, H, N+1 or 1, D)
-        out = torch.einsum("bhne,hde->bnd", read, self.W_O)
+        q = torch.einsum("bnf,hef,hed->bhnd", z, self.W_Q, self.W_K)
+        read = F.scaled_dot_product_attention(q, seen, seen, scale=1.0)  # (B, H, N+1 or 1, D)
+        out = torch.einsum("bhnd,hed,hoe->bno", read, self.W_V, self.W_O)
         h = h + out if self.residual else out
         if self.up is not None and self.down is not None:
             h = h + F.gelu(self.norm_mlp(h) @ self.up.mT) @ self.down.mT
