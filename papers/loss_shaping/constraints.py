@@ -97,12 +97,12 @@ class DualVariables(Weighting):
 
     @torch.no_grad()
     def step(self, losses: Tensor) -> Tensor:
-        """One ascent step on losses (n,): lambda first, then (resilient) zeta with the new lambda. Returns lambda (K,)."""
+        """One ascent step on losses (n,): lambda first, then (resilient) zeta with the new lambda. Returns lambda (K,), a copy."""
         values = self.constrained(torch.as_tensor(losses).detach().to(self.levels))
         self.multipliers.copy_(dual_step(self.multipliers, values, self.levels, self.slack, self.lr, self.clip))
         if self.slack_lr > 0:
             self.slack.copy_(resilient_step(self.slack, self.multipliers, self.slack_lr, self.slack_alpha))
-        return self.multipliers
+        return self.multipliers.clone()
 
 
 class MonotoneVariables(DualVariables):

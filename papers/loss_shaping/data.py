@@ -139,7 +139,11 @@ def _series(cfg: Any, run: Run) -> Series:
 
     path = locate(cfg.name, run=run)
     if not entry(cfg.name).files[0].sha256:  # several variants of the file circulate: say which this was
-        run.record_data(cfg.name, "real", path, sha256_of(path))
+        sha = sha256_of(path)
+        run.record_data(cfg.name, "real", path, sha)
+        run.note(
+            f"{cfg.name}: no checksum to hold {path} against is known; yours is {sha[:16]}... (result.json has all of it)"
+        )
     return read_csv(path, cfg, name=cfg.name)
 
 
@@ -154,6 +158,8 @@ def read_csv(path: Path, cfg: Any, name: str | None = None) -> Series:
         table = pd.read_csv(path, compression="gzip" if path.suffix == ".gz" else None, skipinitialspace=True)
     except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
         raise UserError(f"{path} is not a CSV ({str(error).splitlines()[0]}): give a table with a header") from None
+    if len(table.columns) == 1 and (mark := next((m for m in ";\t|" if m in table.columns[0]), None)):
+        raise UserError(f"{path} has its columns apart by {mark!r}: write it with commas (and points in numbers)")
     if cfg.date not in table.columns:
         raise UserError(f"{path} has no column {cfg.date!r}: name the one with the dates, data.date={table.columns[0]}")
     dates = _dates(table.pop(cfg.date), path, cfg)
@@ -245,7 +251,8 @@ def standardise(series: Series, train_rows: int) -> tuple[NDArray, NDArray, NDAr
     """Values as z-scores by the mean and population deviation of the first `train_rows` rows; returns them, mean, std."""
     train = series.values[:train_rows]
     mean, std = train.mean(0), train.std(0)
-    if flat := [column for column, s in zip(series.columns, std, strict=True) if not s > 0]:
+    # not by the deviation: rounding in the mean gives a column of 0.1 one of 1e-17
+    if flat := [column for column, spread in zip(series.columns, np.ptp(train, axis=0), strict=True) if not spread > 0]:
         raise UserError(
             f"column {flat[0]!r} of {series.name} is constant over the {train_rows} training rows: "
             f"leave it out with data.drop=[{','.join(flat)}]"

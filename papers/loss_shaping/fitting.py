@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -96,8 +97,8 @@ def _evaluate(forecaster: nn.Module, windows: Windows, batch_size: int) -> dict[
 def fit(cfg: Any, run: Run, data: Dataset, weighting: Weighting, name: str, seed: int) -> Fitted:
     """Train cfg.model on `data` under `weighting` for cfg.epochs epochs; kept as a stage of the run.
 
-    Returns profiles {train, val, test: (T, C)}, test_mae (T, C), test_windows (N, T), the multipliers and slacks at the
-    end, their path, epochs {mse.val}, and which epoch is reported (cfg.report: last | best_val).
+    Returns profiles {train, val, test: (T, C)}, test_mae (T, C), test_windows (N, T), the epoch (from 1) whose weights
+    these are (cfg.report: last | best_val), parameters, and of duals the multipliers and slacks at the end and their path.
     Training always runs all epochs: stopping early would leave the prices on their way.
     """
 
@@ -107,7 +108,7 @@ def fit(cfg: Any, run: Run, data: Dataset, weighting: Weighting, name: str, seed
         batch, steps_per_epoch = batch_stream(data.segments["train"], cfg.batch_size, run, seed)
         forecaster = make_forecaster(cfg.model, data, seed + run.seed)
         module = ConstrainedTraining(
-            WindowLosses(forecaster, cfg.element, "grid" if cfg.groups else "steps"),
+            WindowLosses(forecaster, cells="grid" if cfg.groups else "steps"),
             weighting,
             lr=cfg.lr,
             steps_per_epoch=steps_per_epoch,
@@ -116,6 +117,7 @@ def fit(cfg: Any, run: Run, data: Dataset, weighting: Weighting, name: str, seed
             dual_every=cfg.dual.every,
             normalise=cfg.normalise_weights,
             sampling=cfg.sampling,
+            log_as=name,
         )
         steps = steps_per_epoch * cfg.epochs
         snapshot = max(1, steps // 60)
@@ -128,7 +130,8 @@ def fit(cfg: Any, run: Run, data: Dataset, weighting: Weighting, name: str, seed
                 module.consider(val, epoch=(step + 1) // steps_per_epoch)
                 run.log({f"{name}.val_mse": val}, step=step)
 
-        with run.time("fit_s"):
+        with run.time("fit_s"), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "You defined a `validation_step`")  # after_step validates, on all windows
             lightning_fit(module, batch, steps, cfg, run, name=name, after_step=after_step)
         if cfg.report == "best_val":
             module.restore_best()
@@ -145,7 +148,8 @@ def _measure(cfg: Any, run: Run, data: Dataset, module: ConstrainedTraining, for
         found = {segment: evaluate(forecaster, data.segments[segment], cfg.eval_batch) for segment in data.segments}
     fitted: Fitted = {segment: errors["mse"] for segment, errors in found.items()}
     fitted |= {"test_mae": found["test"]["mae"], "test_windows": found["test"]["windows"]}
-    fitted |= {"best_epoch": module.best["epoch"], "parameters": sum(p.numel() for p in forecaster.parameters())}
+    epoch = module.best["epoch"] if cfg.report == "best_val" else cfg.epochs
+    fitted |= {"epoch": epoch, "parameters": sum(p.numel() for p in forecaster.parameters())}
     if isinstance(weighting, DualVariables):
         fitted |= {
             "multipliers": weighting.multipliers.cpu().numpy().copy(),

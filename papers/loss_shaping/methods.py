@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from omegaconf import OmegaConf
 
 from common.errors import UserError
 from papers.loss_shaping import baselines, constraints
@@ -20,20 +21,32 @@ RULE = re.compile(r"(published_)?(train|val)_q(25|50|75)")
 
 
 def check(cfg: Any) -> None:
-    """Raise UserError for methods and levels that there are not, before anything is trained."""
-    if unknown := [name for name in cfg.methods if name not in NAMES]:
+    """Raise UserError for a config that no part can use, before anything is trained."""
+    if unknown := [name for name in (*cfg.methods, *cfg.shaping.methods) if name not in NAMES]:
         raise UserError(f"unknown method {unknown[0]!r}: the methods are {', '.join(NAMES)}")
-    if cfg.level not in ("linear", "exponential", "select") and not RULE.fullmatch(cfg.level):
-        raise UserError(
-            f"level is {cfg.level!r}: use train_q25, _q50, _q75 or val_q.. (of the ERM run), published_train_q.. or "
-            f"published_val_q.. (of the paper's runs), linear, exponential, select, or give numbers with levels=[...]"
-        )
+    for key, rule in {"level": cfg.level, "control.level": cfg.control.level}.items():
+        if rule not in ("linear", "exponential", "select") and not RULE.fullmatch(rule):
+            raise UserError(
+                f"{key} is {rule!r}: use train_q25, _q50, _q75 or val_q.. (of the ERM run), published_train_q.. or "
+                f"published_val_q.. (of the paper's runs), linear, exponential, select, or give numbers with levels=[...]"
+            )
     own_levels(cfg)
     check_numbers(cfg)
+    fixed = [name for name in ("shaping", "control") if name in cfg.parts]
+    if fixed and (cfg.data.path is not None or cfg.groups):
+        raise UserError(
+            f"part {fixed[0]} runs on data sets of its own and on single steps: take data.path= and groups= to parts=[compare]"
+        )
+    if "shaping" in cfg.parts and "hard" not in cfg.shaping.methods:
+        raise UserError("shaping.methods must have hard: its prices are what E3 reads")
     if "groups" in cfg.methods and not cfg.groups:
         raise UserError("method groups needs groups=[{steps: [...], channels: [...], level: ...}, ...]")
     if cfg.groups and set(cfg.methods) - {"erm", "groups"}:
         raise UserError("with groups= the methods are erm and groups: set methods=[erm,groups]")
+    if cfg.sampling and {"monotone", "smooth"} & set(cfg.methods):
+        raise UserError(
+            "sampling draws steps by their weights, which monotone and smooth make negative: leave these methods out"
+        )
 
 
 def check_numbers(cfg: Any) -> None:
@@ -41,18 +54,15 @@ def check_numbers(cfg: Any) -> None:
     choices = {
         "schedule": (cfg.schedule, ("constant", "exponential", "type1")),
         "report": (cfg.report, ("best_val", "last")),
-        "element": (cfg.element, ("mse", "mae", "huber")),
         "dual.order": (cfg.dual.order, ("before_primal", "after_primal")),
         "dual.every": (cfg.dual.every, ("batch", "epoch")),
     }
     for key, (value, valid) in choices.items():
         if value not in valid:
             raise UserError(f"{key} is {value!r}: use {' or '.join(valid)}")
-    positive = {key: cfg[key] for key in ("context", "horizon", "epochs", "batch_size", "eval_batch", "lr")}
-    positive |= {f"data.stride.{name}": stride for name, stride in cfg.data.stride.items()} | {
-        "dual.clip": cfg.dual.clip
-    }
-    for key, value in positive.items():
+    keys = ("context", "horizon", "epochs", "batch_size", "eval_batch", "lr", "dual.clip", "control.epochs", "control.lr",
+            *(f"data.stride.{name}" for name in cfg.data.stride))  # fmt: skip
+    for key, value in ((key, OmegaConf.select(cfg, key)) for key in keys):
         if not value > 0:
             raise UserError(f"{key} is {value}: it must be positive")
     for key in ("lr", "init"):

@@ -77,8 +77,8 @@ def frontier(rows: list[dict[str, Any]], picture: dict[str, Any]) -> Figure:
     """What a common level costs: the mean error of the best model that keeps every step under it, and its profiles."""
     fig, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
     left.plot([row["level"] for row in rows], [row["mse"] for row in rows], "o-", color=OURS)
-    left.axvspan(picture["floor"], picture["lowest"], color="#f3e9dc", zorder=0)
-    left.text((picture["floor"] + picture["lowest"]) / 2, 0.9, "no model", transform=left.get_xaxis_transform(), ha="center")  # fmt: skip
+    left.axvspan(picture["floor"], picture["bound"], color="#f3e9dc", zorder=0)
+    left.text((picture["floor"] + picture["bound"]) / 2, 0.9, "no model", transform=left.get_xaxis_transform(), ha="center")  # fmt: skip
     left.set(xlabel=r"level $\epsilon$ for all steps", ylabel="least mean error, train")
     steps = np.arange(1, len(picture["erm"]) + 1)
     right.plot(steps, picture["erm"], color=ERM, label="ERM")

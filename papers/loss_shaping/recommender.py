@@ -56,18 +56,24 @@ class SharedCurves:
         miss = self.Phi @ np.linalg.solve(self.Phi.T @ D, D.T @ self.S) - self.S  # (T, p)
         return self.floor + np.sum(miss @ self.G * miss, 1)
 
-    def minimax(self, steps: int = 3000) -> Array:
-        """The losses (T,) whose largest is least, by exponentiated gradient on the weights with a falling step."""
+    def minimax(self, steps: int = 3000) -> tuple[Array, float]:
+        """The losses (T,) whose largest is least, by exponentiated gradient on the weights with a falling step.
+
+        Also a bound that no model of this kind goes below: for any weights w that sum to 1, min_W max_i l_i is at least
+        min_W sum_i w_i l_i, whose minimum is known exactly.
+        """
         T = len(self.S)
-        log_w, best = np.zeros(T), self.losses(np.full(T, 1.0 / T))
+        log_w, best, bound = np.zeros(T), self.losses(np.full(T, 1.0 / T)), 0.0
         scale = best.std() + 1e-12
         for step in range(steps):
             w = np.exp(log_w - log_w.max())
-            losses = self.losses(0.999 * w / w.sum() + 0.001 / T)  # no weight reaches zero: the system stays solvable
+            w = 0.999 * w / w.sum() + 0.001 / T  # no weight reaches zero: the system stays solvable
+            losses = self.losses(w)
+            bound = max(bound, float(w @ losses))
             if losses.max() < best.max():
                 best = losses
             log_w = log_w + (losses - losses.max()) / (scale * np.sqrt(step + 1.0))
-        return best
+        return best, bound
 
     def constrained(self, level: float, lr: float, steps: int) -> tuple[Array, Array]:
         """Losses and prices (T,) at a common level, by dual ascent with exact inner minimisation."""
@@ -84,7 +90,7 @@ def frontier(data: Dataset, *, width: int, points: int, dual_lr: float, steps: i
     """Rows from the ERM profile's largest step down to the lowest level, and the tightest whose mean costs at most `cost` %."""
     model = SharedCurves(moments(data.segments["train"]), width)
     erm = model.losses(np.full(len(model.S), 1.0))
-    tightest = model.minimax()
+    tightest, bound = model.minimax()
     lowest = float(tightest.max())
     rows = []
     for level in np.linspace(erm.max(), lowest, points):
@@ -93,6 +99,6 @@ def frontier(data: Dataset, *, width: int, points: int, dual_lr: float, steps: i
                      "mse_change": 100 * float(losses.mean() / erm.mean() - 1), "window_std": float(losses.std()),
                      "max_step": float(losses.max()), "active": int((prices > 1e-9).sum()), "sum_prices": float(prices.sum())})  # fmt: skip
     affordable = [row for row in rows if row["mse_change"] <= cost]
-    picture = {"erm": erm, "tightest": tightest, "lowest": lowest, "floor": float(model.floor.max()),
+    picture = {"erm": erm, "tightest": tightest, "lowest": lowest, "bound": bound, "floor": float(model.floor.max()),
                "recommended": affordable[-1]["level"]}  # fmt: skip
     return rows, picture

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
+from pytorch_lightning.utilities.data import extract_batch_size
 from torch import Tensor, nn
 
 from papers.loss_shaping.constraints import DualVariables, Weighting
@@ -59,11 +60,11 @@ class Fixed(Weighting):
 
 
 class ConstrainedTraining(pl.LightningModule):
-    """Lightning module that trains `losses` under `weighting`.
+    """Lightning module that trains `losses` under `weighting`, and keeps the state with the lowest mean validation loss.
 
     losses: any module that maps a batch to a vector of losses (n,), `WindowLosses` for a forecaster.
     weighting: `weights(losses) -> (n,)` and `step(losses)`: DualVariables, or one of the baselines.
-    lr_factor: epoch (from 0) -> factor of lr; steps_per_epoch says what an epoch is.
+    lr_factor: epoch (from 0) -> factor of lr; steps_per_epoch says what an epoch is, for it and for dual_every=epoch.
     dual_order: before_primal (the released code: the model's step uses the prices from before this batch, the prices
         move on the losses from before the model's step) or after_primal (prices move on the losses after it).
     dual_every: batch, or epoch (then on the mean losses of the epoch).
@@ -71,23 +72,29 @@ class ConstrainedTraining(pl.LightningModule):
     sampling: instead of the weighted sum, the mean of n losses drawn with probability proportional to their weights.
     """
 
-    def __init__(self, losses: nn.Module, weighting: Weighting, *, lr: float, steps_per_epoch: int = 1,
-                 lr_factor: Callable[[int], float] = lambda epoch: 1.0, dual_order: str = "before_primal", dual_every: str = "batch",
-                 normalise: bool = False, sampling: bool = False, log_every: int = 10):  # fmt: skip
+    def __init__(self, losses: nn.Module, weighting: Weighting, *, lr: float, steps_per_epoch: int | None = None,
+                 lr_factor: Callable[[int], float] | None = None, dual_order: str = "before_primal", dual_every: str = "batch",
+                 normalise: bool = False, sampling: bool = False, log_as: str = "train", log_every: int = 10):  # fmt: skip
         super().__init__()
         if dual_order not in ("before_primal", "after_primal"):
             raise ValueError(f"dual_order is {dual_order!r}: use before_primal or after_primal")
         if dual_every not in ("batch", "epoch"):
             raise ValueError(f"dual_every is {dual_every!r}: use batch or epoch")
+        if steps_per_epoch is None and (dual_every == "epoch" or lr_factor is not None):
+            raise ValueError(
+                "steps_per_epoch is needed by dual_every='epoch' and by lr_factor: give the batches of an epoch"
+            )
         self.losses, self.weighting = losses, weighting
-        self.lr, self.steps_per_epoch, self.lr_factor = lr, steps_per_epoch, lr_factor
+        self.lr, self.steps_per_epoch, self.lr_factor = lr, steps_per_epoch or 1, lr_factor or (lambda epoch: 1.0)
         self.dual_order, self.dual_every = dual_order, dual_every
-        self.normalise, self.sampling, self.log_every = normalise, sampling, log_every
+        self.normalise, self.sampling = normalise, sampling
+        self.log_as, self.log_every = log_as, log_every
         self.summed: Tensor | None = None  # losses of the epoch so far, for dual_every=epoch
         self.seen = 0
         self.steps_done = 0  # also across a resume, where Lightning counts anew
         self.best: dict[str, Any] = {}  # the state of `losses` with the lowest validation loss so far
-        self.history: list[dict[str, Any]] = []
+        self.history: list[dict[str, Any]] = []  # for whoever drives the training to write the path of the prices in
+        self.validated: list[tuple[float, int]] = []  # mean loss and size of this validation's batches
 
     def configure_optimizers(self) -> Any:
         adam = torch.optim.Adam(self.losses.parameters(), lr=self.lr)  # no weight decay, and the prices are not in it
@@ -100,9 +107,10 @@ class ConstrainedTraining(pl.LightningModule):
         if self.dual_order == "before_primal":
             self.dual_update(losses)
         if self.steps_done % self.log_every == 0:
-            self.log("train.loss", losses.detach().mean())
+            self.log(f"{self.log_as}.loss", losses.detach().mean())
             if isinstance(self.weighting, DualVariables):
-                self.log("train.prices", self.weighting.multipliers.sum())
+                self.log(f"{self.log_as}.sum_prices", self.weighting.multipliers.sum())
+                self.log(f"{self.log_as}.max_price", self.weighting.multipliers.max())
         self.steps_done += 1
         return loss
 
@@ -112,10 +120,17 @@ class ConstrainedTraining(pl.LightningModule):
                 self.dual_update(self.losses(batch))
 
     def lagrangian(self, losses: Tensor) -> Tensor:
-        """sum_i w_i l_i, the part of the Lagrangian that depends on the model. losses: (n,)."""
+        """sum_i w_i l_i, the part of the Lagrangian that depends on the model. losses: (n,).
+
+        Raises ValueError for sampling where a weight is negative (monotone and smooth constraints can have such).
+        """
         w = self.weighting.weights(losses.detach())
         if self.sampling:
-            return losses[torch.multinomial(w.clamp(min=0), len(w), replacement=True)].mean()
+            if (w < 0).any():
+                raise ValueError(
+                    "sampling draws steps by their weights, and one is negative: train on the weighted sum"
+                )
+            return losses[torch.multinomial(w, len(w), replacement=True)].mean()
         return (w / w.sum() if self.normalise else w) @ losses
 
     def dual_update(self, losses: Tensor) -> None:
@@ -134,7 +149,21 @@ class ConstrainedTraining(pl.LightningModule):
             self.weighting.step(self.summed / self.seen)
             self.summed, self.seen = None, 0
 
-    # ---- what a resumed run needs besides the weights and the prices -------------------------------------------------
+    # ---- the checkpoint on validation --------------------------------------------------------------------------------
+
+    def on_validation_epoch_start(self) -> None:
+        self.validated = []
+
+    def validation_step(self, batch: Any, index: int) -> None:
+        losses = self.losses(batch)
+        self.validated.append((losses.mean().item(), extract_batch_size(batch)))
+
+    def on_validation_epoch_end(self) -> None:
+        """The mean over windows, not over batches: the last batch may be short."""
+        val_loss = sum(loss * size for loss, size in self.validated) / sum(size for _, size in self.validated)
+        self.log("val.loss", val_loss)
+        if not self.trainer.sanity_checking:
+            self.consider(val_loss, epoch=self.current_epoch + 1)
 
     def consider(self, val_loss: float, epoch: int) -> None:
         """Keep this state where its mean validation loss is the lowest yet."""
@@ -144,6 +173,8 @@ class ConstrainedTraining(pl.LightningModule):
 
     def restore_best(self) -> None:
         self.losses.load_state_dict(self.best["state"])
+
+    # ---- what a resumed run needs besides the weights and the prices -------------------------------------------------
 
     def get_extra_state(self) -> dict[str, Any]:
         return {"best": self.best, "history": self.history, "summed": self.summed, "seen": self.seen,

@@ -50,7 +50,7 @@ class Outcome:
         row: dict[str, Any] = {"method": self.method, "seed": self.seed}
         row |= {key: test[key] for key in ("iqr", "cvar_10", "linearity")}
         row |= {"train_mse": float(self.profile("train").mean()), "train_std": metrics.window_std(self.profile("train")),
-                "val_mse": float(self.profile("val").mean()), "epoch": self.fitted["best_epoch"]}  # fmt: skip
+                "val_mse": float(self.profile("val").mean()), "epoch": self.fitted["epoch"]}  # fmt: skip
         if self.levels is not None:
             row |= {"level": float(np.mean(self.levels)), "infeasible": test["infeasible"], "violation": test["violation"],
                     "train_infeasible": metrics.infeasible_rate(self.profile("train"), self.levels)}  # fmt: skip
@@ -91,7 +91,6 @@ def train_methods(cfg: Any, run: Run, data: Dataset, names: list[str], seed: int
 
 def compare(cfg: DictConfig, run: Run) -> None:
     """All of cfg.methods on cfg.data with cfg.model: one table, and the profile before and after."""
-    methods.check(cfg)
     data = load(cfg, run)
     rows, details = [], []
     for seed in cfg.seeds:
@@ -105,6 +104,7 @@ def compare(cfg: DictConfig, run: Run) -> None:
             for outcome in shaped:
                 if len(outcome.fitted["multipliers"]) == cfg.horizon:
                     run.figure(f"multipliers_{outcome.method}", plots.before_after(outcomes[0], outcome))
+            run.table("profile", profile_rows(outcomes))
             intervals(cfg, run, outcomes)
             if cfg.groups:
                 group_table(cfg, run, data, outcomes)
@@ -114,6 +114,20 @@ def compare(cfg: DictConfig, run: Run) -> None:
         mine = [row for row in rows if row["method"] == method]
         for key in ("mse", "mae", "window_std", "max_step", "mse_change", "window_std_change"):
             run.log({f"compare.{method}.{key}": float(np.mean([row[key] for row in mine]))})
+
+
+def profile_rows(outcomes: list[Outcome]) -> list[dict[str, Any]]:
+    """A row for each step: every method's test error there, and the level and final price of those that have them."""
+    columns: dict[str, Any] = {}
+    for outcome in outcomes:
+        columns[outcome.method] = outcome.profile("test")
+        if outcome.levels is not None:
+            columns[f"{outcome.method}.level"] = outcome.levels
+        prices = outcome.fitted.get("multipliers")
+        if prices is not None and len(prices) == len(outcome.profile("test")):
+            columns[f"{outcome.method}.price"] = prices
+    return [{"step": i + 1} | {key: float(value) for key, value in zip(columns, step, strict=True)}
+            for i, step in enumerate(zip(*columns.values(), strict=True))]  # fmt: skip
 
 
 def intervals(cfg: Any, run: Run, outcomes: list[Outcome]) -> None:
@@ -150,7 +164,6 @@ def shaping(cfg: DictConfig, run: Run) -> None:
     """E2 and E3: the hard constraint against ERM on each set and seed, and what the multipliers say."""
     from omegaconf import OmegaConf
 
-    methods.check(cfg)
     rows, details = [], []
     for part in cfg.shaping.sets:
         own = OmegaConf.merge(cfg, {"data": {"name": part.data}, "epochs": part.epochs})
@@ -221,11 +234,15 @@ def _means(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def control(cfg: DictConfig, run: Run) -> None:
     """E4: a linear map with a row of weights for each step cannot be shaped, since no two steps share a parameter.
 
-    Three tries: the released code's duals, the duals of E2, and the exact minimiser under the prices that those end with.
+    Four tries: the released code's duals; the duals of E2; and, under the prices that those end with, the exact minimiser,
+    and the same training with these prices held from its first step to its last.
     """
+    import torch
     from omegaconf import OmegaConf
 
-    rows = []
+    from papers.loss_shaping.shaping import Fixed
+
+    seed, rows = cfg.seeds[0], []
     for name in dict.fromkeys([cfg.control.data, "synthetic"]):
         own = OmegaConf.merge(cfg, {"data": {"name": name, "stride": {"train": 1, "test": 1}}, "model": {"name": "linear"},
                                     "lr": cfg.control.lr, "epochs": cfg.control.epochs, "level": cfg.control.level})  # fmt: skip
@@ -235,23 +252,25 @@ def control(cfg: DictConfig, run: Run) -> None:
             run.note(f"control on {name} is left out: {error}")
             continue
         official = OmegaConf.merge(own, {"dual": cfg.control.official_dual})
-        outcomes = train_methods(official, run, data, ["hard"], cfg.seeds[0], f"control-official-{name}")
-        moving = train_methods(own, run, data, ["hard"], cfg.seeds[0], f"control-{name}")[1]
-        prices = moving.fitted["multipliers"] + 1.0 / cfg.horizon
-        exact = []
-        for w in (np.full(cfg.horizon, 1.0 / cfg.horizon), prices):
-            work = partial(_solved, own, data, w)
-            exact.append(run.stage(f"control-exact-{name}", work, key=[data.sha, w.tolist()]))
+        erm, hard = train_methods(official, run, data, ["hard"], seed, f"control-official-{name}")
+        duals = methods.weighting("hard", own, data, hard.levels, erm.fitted)
+        moving = fitting.fit(own, run, data, duals, f"control-moving-{name}", seed)
+        uniform = np.full(cfg.horizon, 1.0 / cfg.horizon)
+        weights = moving["multipliers"] + uniform
+        held = fitting.fit(own, run, data, Fixed(torch.as_tensor(weights)), f"control-held-{name}", seed)
+        exact = [run.stage(f"control-exact-{name}", partial(_solved, own, data, w), key=[data.sha, w.tolist()])
+                 for w in (uniform, weights)]  # fmt: skip
         tries = {
-            "official duals": (outcomes[0].profile("test"), outcomes[1].profile("test")),
-            "duals of E2": (outcomes[0].profile("test"), moving.profile("test")),
-            "solved exactly": (exact[0].mean(1), exact[1].mean(1)),
+            "official": ("official duals", erm.profile("test"), hard.profile("test")),
+            "duals": ("duals of E2", erm.profile("test"), moving["test"].mean(1)),
+            "held": ("their last prices, held", erm.profile("test"), held["test"].mean(1)),
+            "solved": ("the same, solved exactly", exact[0].mean(1), exact[1].mean(1)),
         }
-        for label, (erm, hard) in tries.items():
-            change = {key: 100 * (f(hard) / f(erm) - 1) for key, f in (("mse", np.mean), ("std", metrics.window_std))}
-            rows.append({"data": name, "try": label, "erm_mse": erm.mean(), "erm_std": erm.std(), "hard_mse": hard.mean(),
-                         "hard_std": hard.std(), "mse_change": change["mse"], "std_change": change["std"]})  # fmt: skip
-            run.log({f"control.{name}.{label.split()[0]}": {f"{key}_change": abs(value) for key, value in change.items()}})  # fmt: skip
+        for key, (label, before, after) in tries.items():
+            mse, std = (100 * (f(after) / f(before) - 1) for f in (np.mean, metrics.window_std))
+            rows.append({"data": name, "try": label, "erm_mse": before.mean(), "erm_std": before.std(), "hard_mse": after.mean(),
+                         "hard_std": after.std(), "mse_change": mse, "std_change": std})  # fmt: skip
+            run.log({f"control.{name}.{key}": {"mse_change": abs(mse), "std_change": abs(std)}})
     run.table("control", rows)
 
 
@@ -313,7 +332,9 @@ def recommend(cfg: DictConfig, run: Run) -> None:
     with run.time("recommend_s"):
         rows, picture = frontier(data, **cfg.recommend)
     run.table("frontier", rows)
-    run.log({"recommend": {"lowest_level": picture["lowest"], "level": picture["recommended"]}})
-    run.note(f"recommended level: levels=[{picture['recommended']:.3f}], the tightest that costs the stand-in at most "
-             f"{cfg.recommend.cost:g} % of mean error; below {picture['lowest']:.3f} no model of its kind exists")  # fmt: skip
+    run.log(
+        {"recommend": {"lowest_level": picture["lowest"], "bound": picture["bound"], "level": picture["recommended"]}}
+    )
+    run.note(f"recommended level: levels=[{picture['recommended']:.3f}], the tightest that costs the stand-in at most {cfg.recommend.cost:g} % "
+             f"of mean error; it can hold {picture['lowest']:.3f} at every step, and no model of its kind {picture['bound']:.3f}")  # fmt: skip
     run.figure("frontier", plots.frontier(rows, picture))

@@ -8,7 +8,7 @@ from common.experiment import Run, experiment
 @experiment("loss_shaping", dry=True)
 def train(cfg, run: Run) -> None:
     from common.errors import UserError
-    from papers.loss_shaping import dry, studies
+    from papers.loss_shaping import dry, methods, studies
 
     parts = {
         "compare": studies.compare,  # ERM, baselines and constrained training on your data and model
@@ -21,6 +21,7 @@ def train(cfg, run: Run) -> None:
         raise UserError(f"unknown part {unknown[0]!r}: the parts are {', '.join(parts)}")
     if not cfg.seeds:
         raise UserError("seeds is empty: name at least one, seeds=[2021] say")
+    methods.check(cfg)
     if cfg.run.dry:
         return dry.estimate(cfg, run)
     for name in cfg.parts:

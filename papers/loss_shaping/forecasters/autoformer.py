@@ -115,7 +115,3 @@ class Autoformer(nn.Module):
             rows, more = layer(rows, memory)
             trend = trend + more
         return (trend + self.out(self.decoder_norm(rows)))[:, -self.horizon :]
-
-
-def autoformer(shape: Shape, o: Any) -> Autoformer:
-    return Autoformer(shape, o)

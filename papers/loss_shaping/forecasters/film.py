@@ -84,7 +84,3 @@ class FiLM(nn.Module):
         z = (z * self.gain + self.offset).mT  # (B, C, T_c)
         out = self.mix(torch.stack([scale(z) for scale in self.scales], dim=-1)).squeeze(-1).mT  # (B, T_p, C)
         return (out - self.offset) / (self.gain + 1e-10) * std + mean
-
-
-def film(shape: Shape, o: Any) -> FiLM:
-    return FiLM(shape, o)

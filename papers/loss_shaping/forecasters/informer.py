@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from papers.loss_shaping.forecasters import Shape
-from papers.loss_shaping.forecasters.layers import Attention, DecoderLayer, Embedding, EncoderLayer
+from papers.loss_shaping.forecasters.layers import EncoderDecoder
 
 
 class ProbSparse(nn.Module):
@@ -58,38 +58,12 @@ class Distil(nn.Module):
         return F.max_pool1d(F.elu(self.norm(self.conv(x.mT))), 3, stride=2, padding=1).mT
 
 
-class Informer(nn.Module):
+class Informer(EncoderDecoder):
+    """ProbSparse attention in all places, and a `Distil` after each encoder layer but the last."""
+
     def __init__(self, shape: Shape, o: Any):
-        super().__init__()
-        d, self.horizon = o.d_model, shape.horizon
-        self.encoder_embedding = Embedding(shape.channels, shape.marks, d, o.dropout)
-        self.decoder_embedding = Embedding(shape.channels, shape.marks, d, o.dropout)
-
-        def attention(causal: bool) -> Attention:
-            return Attention(ProbSparse(o.factor, o.dropout, causal), d, o.heads)
-
-        self.encoder = nn.ModuleList(
-            EncoderLayer(attention(False), d, o.d_ff, o.dropout) for _ in range(o.encoder_layers)
-        )
-        self.distil = nn.ModuleList(Distil(d) for _ in range(o.encoder_layers - 1 if o.distil else 0))
-        self.decoder = nn.ModuleList(
-            DecoderLayer(attention(True), attention(False), d, o.d_ff, o.dropout) for _ in range(o.decoder_layers)
-        )
-        self.encoder_norm, self.decoder_norm = nn.LayerNorm(d), nn.LayerNorm(d)
-        self.out = nn.Linear(d, shape.channels)
+        halving = [Distil(o.d_model) for _ in range(o.encoder_layers - 1 if o.distil else 0)]
+        super().__init__(shape, o, lambda causal: ProbSparse(o.factor, o.dropout, causal), between=halving)
 
     def forward(self, x: Tensor, x_mark: Tensor, decoder_input: Tensor, y_mark: Tensor) -> Tensor:
-        memory = self.encoder_embedding(x, x_mark)
-        for i, layer in enumerate(self.encoder):
-            memory = layer(memory)
-            if i < len(self.distil):
-                memory = self.distil[i](memory)
-        memory = self.encoder_norm(memory)
-        rows = self.decoder_embedding(decoder_input, y_mark)
-        for layer in self.decoder:
-            rows = layer(rows, memory)
-        return self.out(self.decoder_norm(rows))[:, -self.horizon :]
-
-
-def informer(shape: Shape, o: Any) -> Informer:
-    return Informer(shape, o)
+        return self.decode(decoder_input, y_mark, self.encode(x, x_mark))

@@ -30,7 +30,3 @@ class ITransformer(nn.Module):
         for layer in self.encoder:
             tokens = layer(tokens)
         return self.out(self.norm(tokens))[:, : x.shape[2]].mT * std + mean
-
-
-def itransformer(shape: Shape, o: Any) -> ITransformer:
-    return ITransformer(shape, o)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from papers.loss_shaping.forecasters import Shape
 
 Mixer = Callable[..., Tensor]  # q (B, L, H, E), k (B, S, H, E), v (B, S, H, E) -> (B, L, H, E)
 
@@ -125,6 +128,49 @@ class DecoderLayer(nn.Module):
         x = self.norm1(x + self.dropout(self.own(x, x, **(own or {}))))
         x = self.norm2(x + self.dropout(self.cross(x, memory, **(cross or {}))))
         return self.norm3(x + self.ff(x))
+
+
+class EncoderDecoder(nn.Module):
+    """What the vanilla Transformer, Informer and the Non-stationary Transformer share; `mix(causal)` is their attention.
+
+    The encoder reads the context; the decoder the last T_l known rows and T_p zeros, in one pass; a linear map gives C
+    channels. between: modules that follow the first encoder layers, one each.
+    """
+
+    def __init__(self, shape: Shape, o: Any, mix: Callable[[bool], nn.Module], between: Sequence[nn.Module] = ()):
+        super().__init__()
+        d, self.horizon = o.d_model, shape.horizon
+
+        def attention(causal: bool) -> Attention:
+            return Attention(mix(causal), d, o.heads)
+
+        self.encoder_embedding = Embedding(shape.channels, shape.marks, d, o.dropout)
+        self.decoder_embedding = Embedding(shape.channels, shape.marks, d, o.dropout)
+        self.encoder = nn.ModuleList(
+            EncoderLayer(attention(False), d, o.d_ff, o.dropout) for _ in range(o.encoder_layers)
+        )
+        self.between = nn.ModuleList(between)
+        self.decoder = nn.ModuleList(
+            DecoderLayer(attention(True), attention(False), d, o.d_ff, o.dropout) for _ in range(o.decoder_layers)
+        )
+        self.encoder_norm, self.decoder_norm = nn.LayerNorm(d), nn.LayerNorm(d)
+        self.out = nn.Linear(d, shape.channels)
+
+    def encode(self, x: Tensor, x_mark: Tensor, **more: Tensor) -> Tensor:
+        """(B, T_c, C) -> (B, S, d), S = T_c unless `between` shortens it. more: for the attention of every layer."""
+        rows = self.encoder_embedding(x, x_mark)
+        for i, layer in enumerate(self.encoder):
+            rows = layer(rows, **more)
+            if i < len(self.between):
+                rows = self.between[i](rows)
+        return self.encoder_norm(rows)
+
+    def decode(self, x: Tensor, y_mark: Tensor, memory: Tensor, **more: dict[str, Tensor]) -> Tensor:
+        """(B, T_l + T_p, C) -> (B, T_p, C). more: own=, cross=, for the decoder's two attentions."""
+        rows = self.decoder_embedding(x, y_mark)
+        for layer in self.decoder:
+            rows = layer(rows, memory, **more)
+        return self.out(self.decoder_norm(rows))[:, -self.horizon :]
 
 
 def instance_norm(x: Tensor, eps: float = 1e-5) -> tuple[Tensor, Tensor, Tensor]:

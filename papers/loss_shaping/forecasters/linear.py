@@ -14,9 +14,9 @@ from papers.loss_shaping.forecasters.layers import Decomposition
 class DLinear(nn.Module):
     """Trend (moving average) and remainder, each through a Linear(T_c, T_p) shared over channels, summed (Zeng et al., 2023)."""
 
-    def __init__(self, shape: Shape, moving_average: int):
+    def __init__(self, shape: Shape, o: Any):
         super().__init__()
-        self.split = Decomposition(moving_average)
+        self.split = Decomposition(o.moving_average)
         self.seasonal = nn.Linear(shape.context, shape.horizon)
         self.trend = nn.Linear(shape.context, shape.horizon)
         for map in (self.seasonal, self.trend):
@@ -30,7 +30,7 @@ class DLinear(nn.Module):
 class Linear(nn.Module):
     """One Linear(T_c, T_p) shared over channels: each step has a row of weights of its own, so no weighting can shape it."""
 
-    def __init__(self, shape: Shape):
+    def __init__(self, shape: Shape, o: Any):
         super().__init__()
         self.map = nn.Linear(shape.context, shape.horizon)
 
@@ -50,10 +50,10 @@ class Bottleneck(nn.Module):
     All steps of the forecast are made of the same few numbers, so that they compete: the cheapest model to shape.
     """
 
-    def __init__(self, shape: Shape, width: int):
+    def __init__(self, shape: Shape, o: Any):
         super().__init__()
-        self.squeeze = nn.Linear(shape.context, width)
-        self.expand = nn.Linear(width, shape.horizon)
+        self.squeeze = nn.Linear(shape.context, o.width)
+        self.expand = nn.Linear(o.width, shape.horizon)
 
     def forward(self, x: Tensor, *_: Tensor) -> Tensor:
         mean = x.mean(1, keepdim=True)  # (B, 1, C)
@@ -63,26 +63,10 @@ class Bottleneck(nn.Module):
 class Repeat(nn.Module):
     """The last value, again and again: what any forecaster must beat. Its one parameter is not used."""
 
-    def __init__(self, shape: Shape):
+    def __init__(self, shape: Shape, o: Any):
         super().__init__()
         self.horizon = shape.horizon
         self.unused = nn.Parameter(torch.zeros(()))
 
     def forward(self, x: Tensor, *_: Tensor) -> Tensor:
         return x[:, -1:].expand(-1, self.horizon, -1) + 0.0 * self.unused
-
-
-def dlinear(shape: Shape, o: Any) -> DLinear:
-    return DLinear(shape, o.moving_average)
-
-
-def linear(shape: Shape, o: Any) -> Linear:
-    return Linear(shape)
-
-
-def bottleneck(shape: Shape, o: Any) -> Bottleneck:
-    return Bottleneck(shape, o.width)
-
-
-def repeat(shape: Shape, o: Any) -> Repeat:
-    return Repeat(shape)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from papers.loss_shaping.forecasters import Shape
-from papers.loss_shaping.forecasters.layers import Attention, DecoderLayer, Embedding, EncoderLayer, instance_norm
+from papers.loss_shaping.forecasters.layers import EncoderDecoder, instance_norm
 
 
 class DeStationary(nn.Module):
@@ -45,40 +45,18 @@ class Factor(nn.Module):
         return self.mlp(torch.cat([self.conv(x), statistic], dim=1).flatten(1))
 
 
-class Nonstationary(nn.Module):
+class Nonstationary(EncoderDecoder):
+    """The vanilla Transformer on z-scored windows, with tau and Delta learned from what the z-scores lost."""
+
     def __init__(self, shape: Shape, o: Any):
-        super().__init__()
-        d, self.horizon, self.label = o.d_model, shape.horizon, shape.label
-        self.encoder_embedding = Embedding(shape.channels, shape.marks, d, o.dropout)
-        self.decoder_embedding = Embedding(shape.channels, shape.marks, d, o.dropout)
-
-        def attention(causal: bool) -> Attention:
-            return Attention(DeStationary(o.dropout, causal), d, o.heads)
-
-        self.encoder = nn.ModuleList(
-            EncoderLayer(attention(False), d, o.d_ff, o.dropout) for _ in range(o.encoder_layers)
-        )
-        self.decoder = nn.ModuleList(
-            DecoderLayer(attention(True), attention(False), d, o.d_ff, o.dropout) for _ in range(o.decoder_layers)
-        )
-        self.encoder_norm, self.decoder_norm = nn.LayerNorm(d), nn.LayerNorm(d)
-        self.out = nn.Linear(d, shape.channels)
+        super().__init__(shape, o, lambda causal: DeStationary(o.dropout, causal))
+        self.label = shape.label
         self.tau, self.delta = Factor(shape, list(o.projector), 1), Factor(shape, list(o.projector), shape.context)
 
     def forward(self, x: Tensor, x_mark: Tensor, decoder_input: Tensor, y_mark: Tensor) -> Tensor:
         z, mean, std = instance_norm(x)
         tau = self.tau(x, std).clamp(max=80.0).exp()  # (B, 1); exp(80) is still finite
         delta = self.delta(x, mean)  # (B, T_c)
-        memory = self.encoder_embedding(z, x_mark)
-        for layer in self.encoder:
-            memory = layer(memory, tau=tau, delta=delta)
-        memory = self.encoder_norm(memory)
+        memory = self.encode(z, x_mark, tau=tau, delta=delta)
         known = F.pad(z[:, z.shape[1] - self.label :], (0, 0, 0, self.horizon))  # (B, T_l + T_p, C)
-        rows = self.decoder_embedding(known, y_mark)
-        for layer in self.decoder:
-            rows = layer(rows, memory, own={"tau": tau}, cross={"tau": tau, "delta": delta})
-        return (self.out(self.decoder_norm(rows)) * std + mean)[:, -self.horizon :]
-
-
-def nonstationary(shape: Shape, o: Any) -> Nonstationary:
-    return Nonstationary(shape, o)
+        return self.decode(known, y_mark, memory, own={"tau": tau}, cross={"tau": tau, "delta": delta}) * std + mean

@@ -84,7 +84,3 @@ class Pyraformer(nn.Module):
         for layer in self.layers:
             nodes = layer(nodes, self.mask)
         return self.out(nodes[:, self.last].flatten(1)).unflatten(1, (self.horizon, -1))
-
-
-def pyraformer(shape: Shape, o: Any) -> Pyraformer:
-    return Pyraformer(shape, o)

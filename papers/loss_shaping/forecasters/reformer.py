@@ -87,7 +87,3 @@ class Reformer(nn.Module):
         for layer in self.encoder:
             rows = layer(rows)
         return self.out(self.norm(rows))[:, -self.horizon :]
-
-
-def reformer(shape: Shape, o: Any) -> Reformer:
-    return Reformer(shape, o)

@@ -158,6 +158,12 @@ def test_what_cannot_be_meant_is_refused(make, message):
         make()
 
 
+def test_a_step_s_prices_are_kept_by_those_who_keep_them():
+    duals = DualVariables([0.0], lr=1.0)
+    kept = [duals.step(torch.ones(1)) for _ in range(3)]
+    assert [price.item() for price in kept] == [1.0, 2.0, 3.0]
+
+
 def test_a_dual_step_takes_arrays_as_well_as_tensors():
     prices = [
         DualVariables(levels=np.ones(3), lr=0.1).step(losses)

@@ -1,5 +1,7 @@
 """Windows, splits and scales; files that cannot be used; published facts of the real files."""
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -65,6 +67,15 @@ def test_scales_come_from_training_rows_alone(tmp_path):
     assert (again[2] == std).all()
 
 
+def test_a_loaded_series_is_standardised_by_its_training_rows_and_no_others(tmp_path, csv):
+    """A jump after the training rows must not reach the scale."""
+    jump = np.r_[np.tile([0.0, 2.0], 42), np.full(36, 100.0)]  # 84 training rows of 120
+    found = load(tmp_path, context=6, horizon=6, path=csv(a=jump))
+    assert (found.mean[0], found.std[0]) == (1.0, 1.0)
+    assert found.segments["test"].values[:84, 0].abs().max() == 1.0
+    assert found.segments["test"].values[84:, 0].unique().tolist() == [99.0]
+
+
 def test_a_batch_is_context_target_and_marks_of_its_rows(tmp_path):
     windows = load(tmp_path).segments["train"]
     batch = windows.batch(torch.tensor([0, 5]))
@@ -83,6 +94,15 @@ def test_evaluation_counts_each_window_once_whatever_the_batch(tmp_path):
     x, y = windows.values[windows.starts[:, None] + 23], None
     y = torch.stack([windows.values[windows.starts + 24 + i] for i in range(12)], 1)
     assert whole["mse"] == pytest.approx((x - y).square().mean(0).numpy(), rel=1e-5)
+
+
+def test_evaluation_keeps_the_order_of_time(tmp_path):
+    """Block bootstrap takes neighbours for neighbours."""
+    windows = load(tmp_path).segments["test"]
+    each = evaluate(build_forecaster("repeat", Shape(2, 4, 24, 8, 12)), windows, 7)["windows"]
+    first = int(windows.starts[5]) + 24
+    error = (windows.values[first : first + 12] - windows.values[first - 1]).square().mean(1)
+    assert each[5] == pytest.approx(error.numpy(), rel=1e-5)
 
 
 def test_marks_lie_within_half_and_have_the_frequency_s_width():
@@ -112,6 +132,7 @@ def test_the_best_error_on_the_synthetic_series_grows_as_the_law_says():
         ({"a": [np.nan, *range(119)]}, {"missing": "ffill"}, "nothing before it"),
         ({"a": ["x"] * 120}, {}, r"'a'.*not numeric.*data\.drop"),
         ({"a": [1.0] * 120}, {}, r"'a'.*constant over the 84 training rows.*data\.drop=\[a\]"),
+        ({"a": [0.1] * 120}, {}, r"'a'.*constant"),
         ({"date": ["soon"] * 120}, {}, "row 1: 'soon' is not a date"),
         ({"date": pd.date_range("2024-01-01", periods=120, freq="h")[::-1]}, {}, "not in order of time: row 2"),
         ({"date": [*pd.date_range("2024-01-01", periods=119, freq="h"), pd.Timestamp("2025-01-01")]}, {}, "not evenly spaced: row 120"),
@@ -141,6 +162,23 @@ def test_a_file_that_is_no_table_is_one_sentence(tmp_path, content):
     path.write_text(content)
     with pytest.raises(UserError):
         load(tmp_path, path=str(path))
+
+
+def test_columns_apart_by_semicolons_are_seen_as_such(tmp_path):
+    path = tmp_path / "no.csv"
+    path.write_text("date;a\n2024-01-01;1,5\n2024-01-02;2,5\n")
+    with pytest.raises(UserError, match="apart by ';'"):
+        load(tmp_path, path=str(path))
+
+
+def test_a_file_without_a_known_checksum_is_told_apart(tmp_path, csv, monkeypatch):
+    from common.data import registry
+
+    path = csv()
+    monkeypatch.setattr(registry, "locate", lambda name, run: Path(path))
+    run = Run(tmp_path, paper="loss_shaping")
+    data.load(config(name="weather"), run, context=24, label=8, horizon=12)
+    assert "no checksum" in run.notes[0]
 
 
 # ---- the real files: counts, and the repeat-last forecaster on every test window ------------------------------------
@@ -174,6 +212,8 @@ def test_real_files_have_their_published_window_counts(tmp_path, name, split, co
         ("exchange_rate", "ratio", 96, 720, 0.8101, 0.5089),
         ("etth1", "ett", 96, 96, 1.2944, None),
         ("etth1", "ratio", 96, 96, 1.5988, 0.6066),
+        ("ettm1", "ett", 96, 96, 1.2139, None),
+        ("exchange_rate", "ratio", 96, 336, 0.3057, 0.1817),
         ("national_illness", "ratio", 36, 24, 6.2133, None),
         ("national_illness", "ratio", 36, 60, 6.8849, None),
     ],

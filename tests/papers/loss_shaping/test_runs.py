@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -15,7 +16,7 @@ from omegaconf import OmegaConf
 from common import configs
 from common.errors import Interrupted, UserError
 from common.experiment import launch
-from papers.loss_shaping import methods, recommender
+from papers.loss_shaping import fitting, methods, recommender, studies
 from papers.loss_shaping.constraints import levels_from_profile
 
 FAST = [
@@ -45,6 +46,7 @@ def test_smoke_runs_as_a_command_and_judges_nothing(tmp_path):
     assert [row["method"] for row in record["tables"]["compare"]] == [
         "erm", "penalty", "reweight", "minimax", "hard", "resilient", "monotone", "smooth"]  # fmt: skip
     assert record["metrics"]["control.synthetic.solved.std_change"] < 1e-6
+    assert record["metrics"]["control.synthetic.held.std_change"] < 1e-3
     assert len(record["figures"]) >= 4
 
 
@@ -99,11 +101,42 @@ def test_any_csv_with_dates_is_enough(tmp_path):
     assert done.metrics["compare.hard.mse"] > 0
 
 
-def test_select_never_looks_at_test():
-    done = run("methods=[erm,hard]", "level=select")
-    hard = next(row for row in done.tables["details"] if row["method"] == "hard")
-    assert any("has the lowest validation loss of six" in note for note in done.record["notes"])
-    assert hard["val_mse"] > 0
+def test_select_takes_what_validation_prefers_and_never_looks_at_test(monkeypatch):
+    """Six trainings of which validation prefers the fourth, and test another."""
+    val, test = iter([9, 5, 4, 3, 1, 2, 6]), iter([9, 1, 2, 3, 6, 5, 4])  # ERM first
+
+    def fit(*args):
+        return {"train": np.ones((12, 2)), "val": np.full((12, 2), next(val)), "test": np.full((12, 2), next(test))}
+
+    monkeypatch.setattr(studies.fitting, "fit", fit)
+    monkeypatch.setattr(studies.methods, "weighting", lambda *args: None)
+    cfg = configs.compose("loss_shaping", "train", ["horizon=12", "level=select"])
+    notes = []
+    chosen = studies.train_methods(cfg, SimpleNamespace(note=notes.append), None, ["hard"], 2021, "x")[1]
+    assert chosen.rule == "val_q25"
+    assert "val_q25" in notes[0]
+
+
+def test_the_reported_epoch_is_the_one_whose_weights_are_measured():
+    """A learning rate that explodes makes the second epoch worse than the first."""
+    line = ["methods=[erm]", "epochs=3", "lr=0.01", "decay=1000.0"]
+    best, last = (run(*line, f"report={report}").tables["details"][0] for report in ("best_val", "last"))
+    assert last["epoch"] == 3
+    assert best["epoch"] < 3
+    assert best["val_mse"] < last["val_mse"]
+
+
+def test_the_benchmark_s_schedule_halves_from_the_third_epoch_on():
+    cfg = configs.compose("loss_shaping", "train", ["schedule=type1"])
+    assert [fitting.lr_factor(cfg)(epoch) for epoch in range(5)] == [1.0, 1.0, 0.5, 0.25, 0.125]
+
+
+def test_each_step_s_error_level_and_price_are_in_a_table():
+    done = run("methods=[erm,hard,monotone]")
+    rows = done.tables["profile"]
+    assert [row["step"] for row in rows] == list(range(1, 13))
+    assert {"erm", "hard", "monotone", "hard.level", "hard.price"} == set(rows[0]) - {"step"}
+    assert np.mean([row["hard"] for row in rows]) == pytest.approx(done.metrics["compare.hard.mse"])
 
 
 def test_groups_of_steps_and_channels_get_prices_of_their_own():
@@ -119,6 +152,8 @@ def test_the_recommended_level_is_feasible_and_the_lowest_is_not_beaten():
     assert [row["mse"] for row in rows] == sorted(row["mse"] for row in rows)
     assert rows[-1]["max_step"] == pytest.approx(done.metrics["recommend.lowest_level"], rel=0.02)
     assert rows[0]["max_step"] == pytest.approx(rows[0]["level"])
+    bound, lowest = done.metrics["recommend.bound"], done.metrics["recommend.lowest_level"]
+    assert 0.97 * lowest < bound <= lowest
 
 
 def test_the_stand_in_is_weighted_least_squares():
@@ -151,10 +186,10 @@ def test_there_are_576_published_triples_in_order():
 
 
 def test_level_rules_give_what_they_name():
-    erm = {"train": np.arange(24.0).reshape(12, 2) / 10}
+    erm = {"train": np.arange(24.0).reshape(12, 2) / 10, "val": np.arange(24.0).reshape(12, 2)}  # no test in sight
     cfg = configs.compose("loss_shaping", "train", ["horizon=12"])
-    for rule, q in (("train_q25", 0.25), ("train_q75", 0.75)):
-        assert methods.levels_of(cfg, rule, erm, None) == pytest.approx(levels_from_profile(erm["train"].mean(1), q, 3))
+    for rule, segment, q in (("train_q25", "train", 0.25), ("train_q75", "train", 0.75), ("val_q50", "val", 0.5)):
+        assert methods.levels_of(cfg, rule, erm, None) == pytest.approx(levels_from_profile(erm[segment].mean(1), q, 3))
     own = OmegaConf.merge(cfg, {"levels": [0.3]})
     assert methods.levels_of(own, "train_q50", erm, None) == pytest.approx(np.full(12, 0.3))
     paper = configs.compose(
@@ -197,7 +232,12 @@ def test_a_dry_run_of_the_paper_scale_counts_without_data():
         ("data=electricity", "is not here"),
         ("schedule=cosine", "schedule"),
         ("report=first", "report"),
-        ("element=mape", "element"),
+        ("sampling=true methods=[erm,monotone]", "sampling"),
+        ("parts=[control] data.path=my.csv", r"parts=\[compare\]"),
+        ("parts=[shaping] groups=[{steps:[1],level:0.1}]", r"parts=\[compare\]"),
+        ("parts=[shaping] shaping.methods=[erm]", "must have hard"),
+        ("parts=[control] control.level=median", "control.level"),
+        ("parts=[control] dual.lr=-1.0", "dual.lr"),
         ("dual.order=both", "dual.order"),
         ("dual.lr=-1.0", "lr"),
         ("model.heads=3", "heads"),
@@ -208,4 +248,4 @@ def test_a_dry_run_of_the_paper_scale_counts_without_data():
 def test_what_a_user_can_fix_is_one_sentence(override, message):
     more = ["model=transformer"] if override.startswith("model.") else []
     with pytest.raises(UserError, match=message):
-        run(override, *more)
+        run(*override.split(), *more)

@@ -137,6 +137,78 @@ def test_sampling_is_unbiased_for_the_normalised_weights():
     assert mean.item() == pytest.approx((w @ losses / w.sum()).item(), rel=0.02)
 
 
+def test_sampling_refuses_negative_weights():
+    duals = MonotoneVariables(2, lr=0.1, init=3.0)  # weights 3.5 and -2.5
+    module = ConstrainedTraining(Targets(), duals, lr=0.1, sampling=True)
+    with pytest.raises(ValueError, match="one is negative"):
+        module.lagrangian(torch.ones(2))
+
+
+def adam(module, batch, steps=30):
+    optimizer = module.configure_optimizers()["optimizer"]
+    for _ in range(steps):
+        optimizer.zero_grad()
+        module.lagrangian(module.losses(batch)).backward()
+        optimizer.step()
+    return torch.cat([p.detach().flatten() for p in module.losses.parameters()])
+
+
+def test_equal_prices_leave_adam_s_path_as_it_is(batch):
+    shaped = ConstrainedTraining(losses_of(), DualVariables(torch.ones(5), lr=0.0, init=1.0), lr=0.01)
+    erm = ConstrainedTraining(losses_of(), baselines.erm(5), lr=0.01)
+    torch.testing.assert_close(adam(shaped, batch), adam(erm, batch), atol=1e-4, rtol=0.0)
+
+
+def test_held_weights_cannot_shape_steps_that_share_no_parameter(batch):
+    """E4: with a row of weights for each step they only rescale that row's gradient, which Adam divides by; shared steps move."""
+    w = torch.tensor([0.2, 5.0, 0.2, 9.0, 0.2])
+    gap = {}
+    for name in ("linear", "bottleneck"):
+        paths = []
+        for weights in (w, torch.full((5,), 0.2)):
+            torch.manual_seed(0)
+            losses = WindowLosses(build_forecaster(name, Shape(2, 4, 12, 4, 5)))
+            paths.append(adam(ConstrainedTraining(losses, Fixed(weights), lr=0.01), batch))
+        gap[name] = (paths[0] - paths[1]).abs().max().item()
+    assert gap["linear"] < 1e-4
+    assert gap["bottleneck"] > 1e-2
+
+
+def test_two_processes_move_the_prices_on_the_mean_of_both_shares(monkeypatch):
+    from torch import distributed
+
+    monkeypatch.setattr(distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(distributed, "get_world_size", lambda: 2)
+    monkeypatch.setattr(distributed, "all_reduce", lambda losses: losses.add_(torch.tensor([3.0, 0.0])))
+    duals = DualVariables([0.0, 0.0], lr=1.0)
+    ConstrainedTraining(Targets(), duals, lr=0.1).dual_update(torch.tensor([1.0, 2.0]))
+    assert duals.multipliers.tolist() == [2.0, 1.0]
+
+
+def test_a_plain_trainer_keeps_the_best_epoch_and_weighs_a_short_last_batch_by_its_windows():
+    class Mean(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.theta = nn.Parameter(torch.tensor(0.0))
+
+        def forward(self, batch):
+            return (self.theta - batch).square().mean(0)
+
+    module = ConstrainedTraining(Mean(), Fixed(torch.ones(1)), lr=1.0)
+    val = torch.tensor([[0.9], [0.9], [0.9], [-3.0]])  # batches of three and of one
+    trainer = pl.Trainer(max_epochs=3, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
+                         enable_model_summary=False)  # fmt: skip
+    trainer.fit(
+        module, torch.utils.data.DataLoader(torch.full((2, 1), 100.0)), torch.utils.data.DataLoader(val, batch_size=3)
+    )
+    assert module.best["epoch"] == 1
+    theta = module.best["state"]["theta"]
+    assert module.best["val_loss"] == pytest.approx((theta - val).square().mean().item())
+    assert theta < module.losses.theta
+    module.restore_best()
+    assert module.losses.theta == theta
+
+
 def test_best_validation_state_comes_back_and_travels_in_the_checkpoint():
     module = ConstrainedTraining(Targets(), DualVariables([1.0, 1.0], lr=0.1), lr=0.1)
     module.consider(0.4, epoch=1)
@@ -162,7 +234,15 @@ def test_monotone_training_makes_the_first_step_no_worse_than_the_second():
     assert module.losses.theta.item() <= 1.05
 
 
-@pytest.mark.parametrize("options", [{"dual_order": "both"}, {"dual_every": "hour"}])
-def test_unknown_options_are_refused(options):
-    with pytest.raises(ValueError, match="use"):
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dual_order": "both"}, "use"),
+        ({"dual_every": "hour"}, "use"),
+        ({"dual_every": "epoch"}, "steps_per_epoch"),
+        ({"lr_factor": lambda epoch: 0.5**epoch}, "steps_per_epoch"),
+    ],
+)
+def test_options_that_cannot_be_meant_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
         ConstrainedTraining(Targets(), Fixed(torch.ones(2)), lr=0.1, **options)
