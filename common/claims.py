@@ -5,20 +5,12 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from common.configs import folder_of
+from common.optional import installed
 
-# What an extra of pyproject.toml brings, by a module of each package
-EXTRAS = {
-    "smollm": ["gguf"],
-    "launchers": ["hydra_plugins"],
-    "ann": ["numba"],
-    "docs": ["sphinx", "myst_parser"],
-    "dev": ["pytest", "hypothesis"],
-}
 PROVENANCE = ("paper", "repo", "recalled", "inferred", "derived")
 FIELDS = {
     "id",
@@ -126,7 +118,7 @@ def judge(claims: list[dict[str, Any]], experiment: str, metrics: Mapping[str, A
         source, key = (timings, name.removeprefix("timings.")) if name.startswith("timings.") else (metrics, name)
         value, holds = source.get(key), None
         if missing:
-            notes.append(f"claim {claim['id']} is not judged: {', '.join(missing)} not here")
+            notes.append(f"claim {claim['id']} is not judged here: it requires {', '.join(missing)}")
         elif key not in source:
             notes.append(f"claim {claim['id']} is not judged: {name} was not measured")
         elif value is None or not math.isfinite(value):
@@ -144,11 +136,17 @@ def verdict(claim: Mapping[str, Any], value: float) -> bool | None:
 
 
 def available(need: str, data: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Whether a `requires` entry is met: `name@sha8` by the data the run used, `name` by data or an installed package."""
+    """Whether a `requires` entry is met.
+
+    `name` by real data that the run used or an installed package or extra, `name@sha8` by data of that sum, `!name` where
+    `name` is not met: a claim on what stands in for it.
+    """
+    if need.startswith("!"):
+        return not available(need[1:], data)
     name, at, sha = need.partition("@")
     used = data.get(name)
     if at:
         return used is not None and str(used["sha256"]).startswith(sha)
     if used is not None:
         return used["source"] == "real"
-    return all(map(find_spec, EXTRAS.get(name, [name])))
+    return installed(name)

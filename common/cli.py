@@ -10,13 +10,12 @@ import os
 import shutil
 import sys
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
 
-from common import claims, configs, experiment, files, report, result
+from common import configs, experiment, files, optional, report, result
 from common.errors import UserError
 
 
@@ -185,8 +184,8 @@ def doctor() -> None:
     report.show(
         "extras",
         [
-            {"extra": name, "installed": "yes" if all(map(find_spec, modules)) else f"no: pip install -e '.[{name}]'"}
-            for name, modules in claims.EXTRAS.items()
+            {"extra": name, "installed": "yes" if optional.installed(name) else f"no: pip install -e '.[{name}]'"}
+            for name in optional.EXTRAS
         ],
     )
     print(f"data\n{registry.listing()}", end="")

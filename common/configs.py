@@ -5,7 +5,6 @@ A wrong line is answered in one sentence that names what would have been right. 
 
 from __future__ import annotations
 
-import difflib
 import pkgutil
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,20 +14,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from common.errors import UserError
+from common.errors import UserError, known
 from common.files import digest
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-WHERE_ONLY = (
-    "logger",
-    "device",
-    "threads",
-    "paths",
-    "resume",
-    "launcher",
-)  # keys that do not change what a run computes
+# keys that do not change what a run computes
+WHERE_ONLY = ("logger", "device", "threads", "paths", "resume", "launcher")
 FLAGS = {
     "-h": "help",
     "--help": "help",
@@ -120,11 +113,23 @@ def experiments(paper: str, verb: str = "train") -> list[Experiment]:
     """The experiments of a paper that `verb` can run, by name. `# verbs: a, b` in the head of a file says which (default train)."""
     found = []
     for path in sorted((folder_of(f"configs.{paper}") / "exp").glob("*.yaml")):
-        head = [line[1:].strip() for line in path.read_text().splitlines() if line.startswith("#")]
-        verbs = next((line[6:] for line in head if line.startswith("verbs:")), "train")
-        title = next((line for line in head if line and not line.startswith(("@", "verbs:"))), "")
-        found.append(Experiment(path.stem, title, tuple(re.split(r"[,\s]+", verbs.strip()))))
+        title, verbs = _head(path)
+        found.append(Experiment(path.stem, title, verbs))
     return [experiment for experiment in found if verb in experiment.verbs]
+
+
+def _head(path: Path) -> tuple[str, tuple[str, ...]]:
+    """What the comments at the top of an experiment say: its title, and its verbs."""
+    head = [line[1:].strip() for line in path.read_text().splitlines() if line.startswith("#")]
+    verbs = next((line[6:] for line in head if line.startswith("verbs:")), "train")
+    title = next((line for line in head if line and not line.startswith(("@", "verbs:"))), "")
+    return title, tuple(re.split(r"[,\s]+", verbs.strip()))
+
+
+def verb_of(paper: str, experiment: str) -> str:
+    """The verb that runs an experiment: the first that its file names, train where it names none."""
+    path = folder_of(f"configs.{paper}") / "exp" / f"{experiment}.yaml"
+    return _head(path)[1][0]
 
 
 def groups(paper: str, verb: str = "train") -> dict[str, list[str]]:
@@ -319,13 +324,6 @@ def _walk(cfg: Any, prefix: str = "") -> Iterator[tuple[str, bool]]:
         yield name, not isinstance(node, DictConfig)
         if isinstance(node, DictConfig) and not node._is_none():
             yield from _walk(node, f"{name}.")
-
-
-def known(lead: str, wrong: Any, names: Sequence[str]) -> str:
-    """The end of a message about a wrong name: the nearest right ones, then all of them."""
-    close = difflib.get_close_matches(str(wrong), names, n=3, cutoff=0.6)
-    nearest = f"did you mean {' or '.join(close)}? " if close else ""
-    return f"{nearest}{lead} {', '.join(names) if names else '(none)'}"
 
 
 # ---- types -----------------------------------------------------------------------------------------------------------

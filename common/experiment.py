@@ -14,19 +14,19 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from common import configs, files, result
-from common.errors import Interrupted, UserError
+from common.errors import Interrupted, UserError, choose
 from common.result import Result, load_result
 from common.run import Run, free_folder, rank, seed_globals
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-__all__ = ["Job", "Result", "Run", "experiment", "launch", "load_result"]
+__all__ = ["Job", "Result", "Run", "experiment", "launch", "load_result", "run_parts"]
 
 USER_ERRNO = {
     errno.ENOSPC,
@@ -68,6 +68,19 @@ def experiment(paper: str, dry: bool = False) -> Callable[[Callable[[DictConfig,
     dry: whether the job knows `run.dry=true` (build on the meta device, estimate, stop); others refuse it.
     """
     return lambda function: Job(paper, function, dry)
+
+
+def run_parts(cfg: Any, run: Run, parts: Mapping[str, Callable[[Any, Run], None]]) -> None:
+    """Run the parts of a job that `cfg.parts` names, in the order given there.
+
+    Raises UserError, before any of them runs, for a name that is not in `parts` and for an empty list.
+    """
+    if not cfg.parts:
+        raise UserError(f"parts is empty: choose from {', '.join(parts)}")
+    for name in cfg.parts:
+        choose("part", name, parts)
+    for name in cfg.parts:
+        parts[name](cfg, run)
 
 
 def find_job(paper: str, verb: str = "train") -> Job:
@@ -186,7 +199,7 @@ def _work(run: Run, job: Job, cfg: DictConfig, before: Result | None) -> None:
     if cfg.run.dry and not job.dry:
         raise UserError(f"{job.paper} {job.verb} has no dry run: leave out run.dry=true")
     loggers.check(cfg.logger)
-    judged = claims.read(run.paper) if run.verb == "train" else []  # a mistake in the file shows before the work
+    judged = claims.read(run.paper)  # a mistake in the file shows before the work
     _prepare(run, cfg)
     if before and before.git_commit != result.git_state()[0]:
         run.note(f"resumed at commit {result.git_state()[0]}, started at {before.git_commit}")

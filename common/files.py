@@ -66,10 +66,12 @@ def plain(value: Any) -> Any:
 
 
 def to_json(value: Any, indent: int | None = 2) -> str:
+    """Strict JSON text of `value`, see `plain`; ends in a line break."""
     return json.dumps(plain(value), indent=indent, allow_nan=False) + "\n"
 
 
 def write_json(path: str | os.PathLike, value: Any) -> None:
+    """Write `to_json(value)` to `path` in one step."""
     write_atomic(path, to_json(value))
 
 
@@ -79,8 +81,21 @@ def digest(value: Any) -> str:
 
 
 def sha256_of(path: str | os.PathLike) -> str:
+    """The sha256 of a file as it lies there, in hex."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def sha256_of_arrays(*arrays: Any) -> str:
+    """The sha256 over dtypes, shapes and contents of numpy or torch (CPU) arrays, in hex."""
+    import numpy as np
+
+    sha = hashlib.sha256()
+    for array in arrays:
+        array = np.ascontiguousarray(array)
+        sha.update(f"{array.dtype.str} {array.shape}\n".encode())
+        sha.update(array.data)
+    return sha.hexdigest()
 
 
 def cache_folder() -> Path:

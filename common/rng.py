@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+from collections.abc import Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -42,3 +44,16 @@ class Rng:
 
     def __repr__(self) -> str:
         return f"Rng{(self.root, *self.name)}"
+
+
+@contextlib.contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """torch's global generator starts from `seed` inside the block (CPU) and goes on as if nothing had been drawn after it.
+
+    For library code that takes no generator: the initial weights of torch.nn and transformers.
+    """
+    import torch
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield

@@ -164,6 +164,15 @@ class Run:
         """The generator that depends on the run's seed and this name alone; `.torch` and `.numpy` are its two views."""
         return Rng(self.seed, *name)
 
+    def seeds(self, listed: Sequence[int]) -> list[int]:
+        """The seeds of a study: those listed, shifted by 1000 x the run's own, so that seed=1 repeats it on others.
+
+        Raises UserError where none is listed.
+        """
+        if not listed:
+            raise UserError("seeds is empty: name at least one, seeds=[0] say")
+        return [int(seed) + 1000 * self.seed for seed in listed]
+
     def stage(self, name: str, fn: Callable[[], T], key: Any = None, shared: bool = False) -> T:
         """The result of `fn()`, computed once: a run that is killed and resumed goes on after the last finished stage.
 
@@ -207,7 +216,9 @@ class Run:
 
     def _used_stage(self, name: str, value: T, path: Path, shared: bool) -> T:
         if shared and self.is_main:
-            self.record_data(name, "artefact", path, sha256_of(path))
+            known = self.data.get(name, {})  # read before in this run: not read again only for its sum
+            sha256 = known["sha256"] if known.get("path") == str(path) else sha256_of(path)
+            self.record_data(name, "artefact", path, sha256)
         return value
 
     @contextlib.contextmanager

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import statistics
 import sys
 from collections.abc import Sequence
 from datetime import datetime
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from common import configs, files
 from common.errors import Interrupted, UserError
+from common.metrics.summary import spread
 from common.result import Result, load_result
 
 if TYPE_CHECKING:
@@ -145,12 +145,6 @@ def collect(parent: Path, count: int, swept: Sequence[str]) -> list[Result | Non
             for name, value in outcome.metrics.items():
                 if value is not None:
                     values.setdefault(name, {}).setdefault(key, []).append(value)
-    metrics = {
-        name: [
-            {"key": key, "n": len(v), "mean": statistics.fmean(v), "sd": statistics.stdev(v) if len(v) > 1 else None}
-            for key, v in groups.items()
-        ]
-        for name, groups in values.items()
-    }
+    metrics = {name: [{"key": key, **spread(v)} for key, v in groups.items()] for name, groups in values.items()}
     files.write_json(parent / "sweep.json", {"schema": 1, "jobs": jobs, "metrics": metrics})
     return outcomes

@@ -2,7 +2,8 @@
 
     python -m scripts.bench [--quick] [--threads N] [PAPER ...]
 
-Each paper with a `bench.py` has a function `bench(quick) -> {title: rows}`. Its contestants take turns in one process with
+Each paper with a `bench.py` has a function `bench(quick) -> {title: rows}`, and `figures(tables) -> {name: figure}` where a
+race is best seen. Its contestants take turns in one process with
 equal threads, at least seven turns each, and medians and ratios are printed. Run it on a quiet machine: a busy one is
 noted beside the figures. A peer that is not installed is a note; PEERS in bench.py names the packages whose versions are recorded.
 """
@@ -16,6 +17,7 @@ import os
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from common import configs, experiment, files, report, result
@@ -24,6 +26,7 @@ from common.errors import UserError
 RECORD = files.ROOT / "docs" / "benchmarks.json"
 LONG = 60  # rows; a longer table is folded on the page
 PAGE = files.ROOT / "docs" / "benchmarks.md"
+PICTURES = files.ROOT / "docs" / "benchmarks"
 
 
 def racers() -> list[str]:
@@ -38,9 +41,15 @@ def run(paper: str, quick: bool, threads: int) -> dict[str, Any]:
     tables = module.bench(quick=quick)
     for title, rows in tables.items():
         report.show(f"{paper}: {title}", rows)
+    drawn = module.figures(tables) if hasattr(module, "figures") else {}
+    if not quick:
+        for name, figure in drawn.items():
+            with files.atomic_path(PICTURES / f"{paper}-{name}.png") as scratch:
+                figure.savefig(scratch, format="png", dpi=110, bbox_inches="tight")
     peers = tuple(getattr(module, "PEERS", ()))
     return {
         "tables": files.plain(tables),
+        "figures": [f"{PICTURES.name}/{paper}-{name}.png" for name in drawn],
         "peers": list(peers),
         "threads": threads,
         "quick": quick,
@@ -66,8 +75,10 @@ def render(recorded: dict[str, Any]) -> str:
             if entry["load_before"] < 0.5
             else f" **The machine was busy (load {entry['load_before']}) when this began.**"
         )
+        own = any("threads" in row for rows in entry["tables"].values() for row in rows)  # said row by row
+        threads = "" if own else f"{entry['threads']} thread{'s' if entry['threads'] > 1 else ''}, "
         lines.append(
-            f"## {paper}\n\n{machine['cpu']}, {machine['cores']} cores, {entry['threads']} thread{'s' if entry['threads'] > 1 else ''}, "
+            f"## {paper}\n\n{machine['cpu']}, {machine['cores']} cores, {threads}"
             f"{entry['recorded_at'][:10]}{', quick' if entry['quick'] else ''}.{busy}\n"
         )
         raced = [f"{name} {entry['versions'][name]}" for name in entry.get("peers", []) if name in entry["versions"]]
@@ -79,6 +90,7 @@ def render(recorded: dict[str, Any]) -> str:
                 f"### {title}\n",
                 f"<details><summary>{len(rows)} rows</summary>\n\n{table}\n</details>\n" if long else table,
             ]
+        lines += [f"![{Path(figure).stem}]({figure})\n" for figure in entry["figures"]]
     return "\n".join(lines)
 
 

@@ -25,22 +25,20 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from common import claims, cli, configs, experiment, files, report, result
+from common import claims, configs, experiment, files, report, result
 from common.data import registry
 from common.errors import UserError
 from common.processes import Service
+from scripts import pages
 
-RESULTS = files.ROOT / "docs" / "results"
-FRONT = files.ROOT / "README.md"
 SCHEMA = 1
 KINDS = ("real", "package", "synthetic")
-BEGIN, END = "<!-- claims:begin -->", "<!-- claims:end -->"
 POLL = 0.2  # seconds between looks at the running jobs
 COMMAND = [sys.executable, "-m", "papers"]
 
 
 @dataclass
-class Job:
+class Entry:
     """One experiment of one paper, and what is known of it."""
 
     paper: str
@@ -57,18 +55,20 @@ class Job:
 # ---- what has to be run ----------------------------------------------------------------------------------------------
 
 
-def wanted(papers: Sequence[str], slow: bool) -> list[Job]:
+def wanted(papers: Sequence[str], slow: bool) -> list[Entry]:
     """The experiments whose claims belong in the tables."""
     jobs = []
     for paper in papers:
         chapter = configs.folder_of(f"papers.{paper}") / "README.md"
-        if not chapter.exists() or not {BEGIN, END} <= set(chapter.read_text().splitlines()):
-            raise UserError(f"{chapter} has no lines {BEGIN} and {END}: put them where the table of claims belongs")
+        if not chapter.exists() or not {pages.BEGIN, pages.END} <= set(chapter.read_text().splitlines()):
+            raise UserError(
+                f"{chapter} has no lines {pages.BEGIN} and {pages.END}: put them where the table of claims belongs"
+            )
         names = ["ci"]
         if slow:
             judged = {name for claim in claims.read(paper) for name in claim["experiments"]}
-            names += sorted(judged & {e.name for e in configs.experiments(paper)} - {"ci", "smoke"})
-        jobs += [Job(paper, name, fingerprint(paper, name)) for name in names]
+            names += sorted(judged - {"ci", "smoke"})
+        jobs += [Entry(paper, name, fingerprint(paper, name)) for name in names]
     return jobs
 
 
@@ -130,7 +130,7 @@ class Pending:
         except (OSError, ValueError):
             self.folders = {}
 
-    def folder(self, job: Job) -> str | None:
+    def folder(self, job: Entry) -> str | None:
         """Where an unfinished run of this very job lies."""
         folder = self.folders.get(job.fingerprint)
         try:
@@ -138,14 +138,14 @@ class Pending:
         except UserError:
             return None
 
-    def note(self, job: Job, folder: str | None) -> None:
+    def note(self, job: Entry, folder: str | None) -> None:
         self.folders = {k: v for k, v in self.folders.items() if k != job.fingerprint}
         if folder:
             self.folders[job.fingerprint] = folder
         files.write_json(self.path, self.folders)
 
 
-def start(job: Job, runs: Path) -> None:
+def start(job: Entry, runs: Path) -> None:
     """Begin a job in a process of its own, with one thread."""
     words = [f"resume={job.folder}"] if job.folder else [f"+exp={job.experiment}", "threads=1", f"paths.runs={runs}"]
     log = runs / f"tables-{job.paper}-{job.experiment}.log"
@@ -153,27 +153,31 @@ def start(job: Job, runs: Path) -> None:
     threads = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL", "NUMBA")}
     # a Service dies with us, kill -9 included: nothing would hold the folder's lock against the next call
     job.service = Service(
-        job.name, [*COMMAND, "run", job.paper, *words], log, cwd=files.ROOT, env={**os.environ, **threads}
+        job.name,
+        [*COMMAND, "run", job.paper, configs.verb_of(job.paper, job.experiment), *words],
+        log,
+        cwd=files.ROOT,
+        env={**os.environ, **threads},
     )
 
 
-def folder_of(job: Job) -> str | None:
+def run_folder(job: Entry) -> str | None:
     """The run folder that a started job has named in its log, None where it has not yet."""
     text = job.service.log.read_text() if job.service else ""
     return next((line[5:] for line in text.splitlines() if line.startswith("run: ")), None)
 
 
-def run_all(jobs: list[Job], runs: Path, recorded: dict[str, Any]) -> list[str]:
+def run_all(jobs: list[Entry], runs: Path, recorded: dict[str, Any]) -> list[str]:
     """Run jobs side by side, record each as it ends, and return the names of those that failed."""
     from common.progress import Progress
 
     pending, waiting = Pending(runs), list(jobs)
-    running: list[Job] = []
+    running: list[Entry] = []
     failed: list[str] = []
     cores = result.available_cores()
     progress = Progress()
 
-    def ended() -> Iterator[Job]:
+    def ended() -> Iterator[Entry]:
         while waiting or running:
             while waiting and len(running) < cores:
                 job = waiting.pop(0)
@@ -182,11 +186,11 @@ def run_all(jobs: list[Job], runs: Path, recorded: dict[str, Any]) -> list[str]:
                 running.append(job)
             time.sleep(POLL)
             for job in list(running):
-                if job.folder is None and (folder := folder_of(job)):
+                if job.folder is None and (folder := run_folder(job)):
                     job.folder = folder
                     pending.note(job, folder)
                 if job.service and job.service.process.poll() is not None:
-                    job.folder = job.folder or folder_of(job)
+                    job.folder = job.folder or run_folder(job)
                     running.remove(job)
                     yield job
 
@@ -195,7 +199,7 @@ def run_all(jobs: list[Job], runs: Path, recorded: dict[str, Any]) -> list[str]:
             code = job.service.stop() if job.service else 1
             if code in (0, 3) and job.folder:
                 record(recorded, job, result.load_result(job.folder))
-                write(recorded)
+                pages.write(recorded)
                 pending.note(job, None)
             else:
                 failed.append(job.name)
@@ -218,7 +222,7 @@ def run_all(jobs: list[Job], runs: Path, recorded: dict[str, Any]) -> list[str]:
 
 def read() -> dict[str, Any]:
     """What docs/results/results.json holds. Raises UserError where it is damaged."""
-    path = RESULTS / "results.json"
+    path = pages.RESULTS / "results.json"
     try:
         return json.loads(path.read_text())
     except FileNotFoundError:
@@ -227,16 +231,17 @@ def read() -> dict[str, Any]:
         raise UserError(f"{path} is damaged ({error}): check it out again, or delete it and run all papers") from None
 
 
-def record(recorded: dict[str, Any], job: Job, run: result.Result) -> None:
-    """Put a run into the record. A claim that could not be judged here keeps what was recorded for it before."""
+def record(recorded: dict[str, Any], job: Entry, run: result.Result) -> None:
+    """Put a run into the record. A claim that requires what is not here keeps what was recorded for it before."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
     paper = recorded["papers"].setdefault(job.paper, {"wall_s": None, "peak_rss_mb": None, "claims": [], "runs": {}})
     for claim in run.claims:
         kind = kind_of_data(claim, run.data)
         entry = claim | {"experiment": job.experiment, "recorded_at": now, "data": kind}
         same = [c for c in paper["claims"] if (c["id"], c["experiment"]) == (claim["id"], job.experiment)]
-        if claim["value"] is None and claim["holds"] is None and any(c["value"] is not None for c in same):
-            continue  # not measured here: what was measured elsewhere stays
+        elsewhere = not all(claims.available(need, run.data) for need in claim["requires"])
+        if elsewhere and any(c["value"] is not None for c in same):
+            continue  # it cannot be measured here: what was measured elsewhere stays
         better = [c for c in same if KINDS.index(c["data"]) < KINDS.index(kind) and c["value"] is not None]
         if not better:  # real data are not displaced by made-up ones
             paper["claims"] = [c for c in paper["claims"] if c not in same] + [entry]
@@ -296,104 +301,16 @@ def kind_of_run(data: dict[str, Any]) -> str:
     return "real" if "real" in sources else "package" if {"package", "artefact"} & sources else "synthetic"
 
 
-def copy_figures(job: Job, run: result.Result) -> list[str]:
+def copy_figures(job: Entry, run: result.Result) -> list[str]:
     """Copy a run's figures beside the pages; returns their paths relative to docs/results."""
-    target = RESULTS / "figures" / job.paper / job.experiment
+    target = pages.RESULTS / "figures" / job.paper / job.experiment
     shutil.rmtree(target, ignore_errors=True)
     copied = []
     for figure in run.figures:
         target.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(run.folder / figure, target / Path(figure).name)
-        copied.append((target / Path(figure).name).relative_to(RESULTS).as_posix())
+        copied.append((target / Path(figure).name).relative_to(pages.RESULTS).as_posix())
     return copied
-
-
-# ---- the pages -------------------------------------------------------------------------------------------------------
-
-
-def write(recorded: dict[str, Any]) -> None:
-    """Write results.json and every page that is rendered from it."""
-    files.write_json(RESULTS / "results.json", recorded)
-    for path, text in pages(recorded).items():
-        files.write_atomic(path, text)
-    for path, text in blocks(recorded).items():
-        files.write_atomic(path, with_block(path.read_text(), text))
-
-
-def pages(recorded: dict[str, Any]) -> dict[Path, str]:
-    """Path -> text of the pages under docs/results: a function of the record alone."""
-    return {
-        RESULTS / "index.md": index(recorded),
-        **{RESULTS / f"{paper}.md": page(recorded, paper) for paper in recorded["papers"]},
-    }
-
-
-def blocks(recorded: dict[str, Any]) -> dict[Path, str]:
-    """Path -> text between the markers, for each chapter and for the front page."""
-    found = {configs.folder_of(f"papers.{paper}") / "README.md": block(recorded, paper) for paper in recorded["papers"]}
-    return found | {FRONT: overview(recorded)}
-
-
-def overview(recorded: dict[str, Any]) -> str:
-    """One line a paper: its title and how many of its gated claims hold."""
-    lines = []
-    for paper in configs.papers():
-        gated = [c["holds"] for c in recorded["papers"].get(paper, {}).get("claims", []) if c["gate"]]
-        verdict = f"{gated.count(True)} of {len(gated)} hold" if gated else "not recorded"
-        failing = f", {gated.count(False)} fail" if gated.count(False) else ""
-        lines.append(
-            {
-                "package": f"[{paper}](papers/{paper}/README.md)",
-                "paper": cli.title_of(paper),
-                "gated claims": verdict + failing,
-            }
-        )
-    return report.markdown(lines)
-
-
-def rows(recorded: dict[str, Any], paper: str) -> list[dict[str, str]]:
-    found = recorded["papers"][paper]["claims"]
-    return [row | {"data": claim["data"]} for row, claim in zip(report.claim_rows(found), found, strict=True)]
-
-
-def block(recorded: dict[str, Any], paper: str) -> str:
-    """The claims table of a chapter."""
-    dates = sorted({claim["recorded_at"][:10] for claim in recorded["papers"][paper]["claims"]})
-    return f"{report.markdown(rows(recorded, paper))}\nRecorded {' to '.join(dict.fromkeys(dates[:1] + dates[-1:]))}.\n"
-
-
-def with_block(chapter: str, text: str) -> str:
-    """A chapter with the text between its markers replaced. Raises ValueError where the markers are missing."""
-    head, begin, rest = chapter.partition(BEGIN)
-    _, end, tail = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"the chapter has no {BEGIN} ... {END}")
-    return f"{head}{BEGIN}\n{text}{END}{tail}"
-
-
-def index(recorded: dict[str, Any]) -> str:
-    lines = ["# Headline tables\n", "One line a claim. *paper*: the paper's own figure, or where the claim comes from; *ours*: measured by a run here;",
-             "*gate*: whether a run fails when the claim does not hold. A claim that does not hold says NO.\n"]  # fmt: skip
-    for paper in sorted(recorded["papers"]):
-        lines.append(f"## [{paper}]({paper}.md)\n\n{report.markdown(rows(recorded, paper))}")
-    machine = recorded["machine"] or {}
-    lines.append(
-        f"Generated {recorded['generated']} on {machine.get('cpu')}, {machine.get('cores')} cores, Python {(recorded['versions'] or {}).get('python')}."
-    )
-    return "\n".join(lines) + "\n"
-
-
-def page(recorded: dict[str, Any], paper: str) -> str:
-    lines = [f"# {paper}\n", report.markdown(rows(recorded, paper))]
-    for name, run in sorted(recorded["papers"][paper]["runs"].items()):
-        lines.append(
-            f"## {name}\n\nRecorded {run['recorded_at']}, seed {run['seed']}, {run['wall_s']:.0f} s on one thread, {run['peak_rss_mb']:.0f} MB.\n"
-        )
-        lines += [f"- {note}" for note in run["notes"]] + [""]
-        for title, table in run["tables"].items():
-            lines.append(f"### {title}\n\n{report.markdown(table)}")
-        lines += [f"![{Path(figure).stem}]({figure})\n" for figure in run["figures"]]
-    return "\n".join(lines)
 
 
 # ---- the command -----------------------------------------------------------------------------------------------------
@@ -416,7 +333,7 @@ def main(argv: Sequence[str]) -> int:
                 f"unknown paper {sorted(unknown)[0]!r}: {configs.known('the papers are', sorted(unknown)[0], configs.papers())}"
             )
         jobs = [] if arguments.render else wanted(arguments.papers or configs.papers(), arguments.slow)
-        with FileLock(RESULTS.parent / ".tables.lock", timeout=0):  # two would overwrite each other's record
+        with FileLock(pages.RESULTS.parent / ".tables.lock", timeout=0):  # two would overwrite each other's record
             recorded, failed = bring_up_to_date(jobs, runs)
     except Timeout:
         return experiment.explain(UserError("the tables are being made by another process: wait for it"))
@@ -425,7 +342,7 @@ def main(argv: Sequence[str]) -> int:
     return summary(recorded, failed)
 
 
-def bring_up_to_date(jobs: list[Job], runs: Path) -> tuple[dict[str, Any], list[str]]:
+def bring_up_to_date(jobs: list[Entry], runs: Path) -> tuple[dict[str, Any], list[str]]:
     """Run the jobs that are not recorded as they stand now, and render; returns the record and what failed."""
     recorded = read()
     known = {
@@ -438,7 +355,7 @@ def bring_up_to_date(jobs: list[Job], runs: Path) -> tuple[dict[str, Any], list[
     runs.mkdir(parents=True, exist_ok=True)
     failed = run_all(due, runs, recorded)
     if recorded["papers"]:
-        write(recorded)
+        pages.write(recorded)
     return recorded, failed
 
 
@@ -452,7 +369,10 @@ def summary(recorded: dict[str, Any], failed: list[str]) -> int:
         print(
             f"{paper} {claim['id']} does not hold: {report.number(claim['value'])}, threshold {report.threshold(claim)}"
         )
-    print(f"{sum(c['holds'] is True for _, c in gated)} of {len(gated)} gated claims hold; {RESULTS / 'index.md'}")
+    for paper, claim in gated:
+        if claim["holds"] is None:
+            print(f"{paper} {claim['id']} was not measured")
+    print(f"gated claims: {pages.counted([claim['holds'] for _, claim in gated])}; {pages.RESULTS / 'index.md'}")
     return 1 if failed else 3 if broken else 0
 
 

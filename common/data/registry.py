@@ -11,18 +11,23 @@ import hashlib
 import json
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import TypeVar
 
 from common import files
-from common.errors import UserError
+from common.errors import MissingData, UserError, known, user_errors
 from common.run import Run
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class File:
+    """One file of a data set."""
+
     path: str  # below the entry's folder; may hold a *; empty for a set of one file
     sha256: str  # of the plain content; a .gz beside it counts
     bytes: int
@@ -68,9 +73,8 @@ def entries() -> dict[str, Entry]:
 
 
 def entry(name: str) -> Entry:
+    """The entry of a data set. UserError for a name that the registry does not have."""
     if name not in entries():
-        from common.configs import known
-
         raise UserError(f"unknown data set {name!r}: {known('the registry has', name, list(entries()))}")
     return entries()[name]
 
@@ -86,7 +90,7 @@ def locate(name: str, *, run: Run | None = None) -> Path:
 
     With `run`, its use is recorded in the run's data, and a missing file is fetched where `data.download=true`.
     A file may be gzip-compressed (its name then ends in .gz): read it with `read_text` or `read_bytes`.
-    Raises UserError where it is missing (saying how to get it) or its checksum is wrong.
+    Raises MissingData where it is not here (saying how to get it), UserError where its checksum is wrong.
     """
     wanted = entry(name)
     path = next(_found(wanted), None)
@@ -95,10 +99,45 @@ def locate(name: str, *, run: Run | None = None) -> Path:
 
         path = fetch(wanted)
     if path is None:
-        raise UserError(f"{wanted.title} is not here: {how_to_get(wanted)}")
+        raise MissingData(f"{wanted.title} is not here: {how_to_get(wanted)}")
     if run is not None:
         run.record_data(name, "real", path, combined_sha(wanted, path))
     return path
+
+
+def real_or_synthetic(
+    name: str, read: Callable[[Path], T], make: Callable[[], T], *, run: Run, fallback: bool = True
+) -> T:
+    """What `read` makes of a registry entry or, where it is not on this machine, what `make` makes up.
+
+    Made-up data are said (a note) and recorded as synthetic. A file that is there and damaged, or that `read` cannot make
+    sense of (ValueError), is a UserError and never a reason to make data up. fallback: False for MissingData instead.
+    """
+    try:
+        path = locate(name, run=run)
+    except MissingData as error:
+        if not fallback:
+            raise
+        run.note(f"{error}; made-up data of the same form stand in")
+        run.record_data(name, "synthetic", f"{make.__module__}.{make.__qualname__}", None)
+        return make()
+    with user_errors(str(path)):
+        return read(path)
+
+
+def own_file(path: str, key: str, run: Run) -> Path:
+    """A file or folder that the user named in the setting `key`, recorded as real with the sum of its content.
+
+    Raises UserError where there is none. A folder's sum is over its files, their names included.
+    """
+    found = Path(path).expanduser()
+    if not found.exists():
+        raise UserError(f"{key}: there is no {path}: check the path")
+    parts = sorted(p for p in found.rglob("*") if p.is_file()) if found.is_dir() else [found]
+    sums = [sha256_of_content(part) for part in parts]
+    names = [part.relative_to(found).as_posix() for part in parts]
+    run.record_data(key, "real", found, sums[0] if found.is_file() else _sum_over(names, sums))
+    return found
 
 
 def combined_sha(wanted: Entry, path: Path) -> str:
@@ -106,18 +145,23 @@ def combined_sha(wanted: Entry, path: Path) -> str:
     parts = (
         [path] if not wanted.is_folder else [found for file in wanted.files for found in sorted(path.glob(file.path))]
     )
-    known = {file.path: file.sha256 for file in wanted.files}
+    listed = {file.path: file.sha256 for file in wanted.files}
     sums = [
-        known.get(p.relative_to(path).as_posix() if wanted.is_folder else "") or sha256_of_content(p) for p in parts
+        listed.get(p.relative_to(path).as_posix() if wanted.is_folder else "") or sha256_of_content(p) for p in parts
     ]
     if not wanted.is_folder:
         return sums[0]
-    return hashlib.sha256(
-        "".join(f"{p.relative_to(path).as_posix()}\0{s}\n" for p, s in zip(parts, sums, strict=True)).encode()
-    ).hexdigest()
+    return _sum_over([part.relative_to(path).as_posix() for part in parts], sums)
+
+
+def _sum_over(names: list[str], sums: list[str]) -> str:
+    """The sha256 over the names and sums of several files."""
+    listed = "".join(f"{name}\0{found}\n" for name, found in zip(names, sums, strict=True))
+    return hashlib.sha256(listed.encode()).hexdigest()
 
 
 def how_to_get(wanted: Entry) -> str:
+    """How a person gets a data set: the end of a sentence."""
     if wanted.how:
         return f"{wanted.how}; then check with `python -m scripts.data verify {wanted.name}`"
     get = (
@@ -176,6 +220,7 @@ def verify(path: Path, sha256: str) -> None:
 
 
 def sha256_of_content(path: Path) -> str:
+    """The sha256 of what a file holds, unpacked where it is a .gz; a text that is no sum where that cannot be read."""
     try:
         with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
@@ -189,6 +234,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_text(path: Path) -> str:
+    """The text of a file, unpacked where its name ends in .gz; what is not UTF-8 becomes U+FFFD."""
     return read_bytes(path).decode("utf-8", errors="replace")
 
 

@@ -62,6 +62,14 @@ def test_requirements_not_met_leave_the_claim_open():
     assert claim["holds"] is True
 
 
+def test_a_claim_on_a_stand_in_is_judged_only_where_the_real_data_are_not_used():
+    for source, holds in (("real", None), ("synthetic", True)):
+        used = {"deep": {"source": source, "path": "", "sha256": None}}
+        entries = claims.validate([BASE | {"requires": ["!deep"]}], Path("x"))
+        (claim,), _ = claims.judge(entries, "ci", {"m": 0.5}, {}, used)
+        assert claim["holds"] is holds
+
+
 def test_other_experiments_are_not_judged():
     assert claims.judge(claims.validate([BASE], Path("x")), "smoke", {"m": 0}, {}, {}) == ([], [])
 

@@ -8,14 +8,16 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 from typing import ClassVar
 
 import pytest
 
 from common.data import download, registry, stdlib
 from common.data.registry import Entry, File, locate
-from common.errors import UserError
+from common.errors import MissingData, UserError
 from common.files import ROOT
+from common.run import Run
 
 CONTENT = bytes(range(256)) * 8192  # 2 MiB
 SHA = hashlib.sha256(CONTENT).hexdigest()
@@ -80,6 +82,45 @@ def test_missing_data_says_how_to_get_it(thing):
     thing(make_entry(how="ask the hospital"))
     with pytest.raises(UserError, match=r"ask the hospital.*scripts\.data verify thing"):
         locate("thing")
+
+
+def test_made_up_data_stand_in_for_what_is_missing_and_never_for_what_is_damaged(thing, tmp_path, monkeypatch):
+    run = Run(tmp_path / "run", paper="toy")
+    get = partial(registry.real_or_synthetic, "thing", registry.read_bytes, lambda: b"made up")
+    monkeypatch.setenv("PAPERS_DATA", str(tmp_path))
+    assert get(run=run) == b"made up"
+    assert run.data["thing"]["source"] == "synthetic"
+    assert "not here" in run.notes[0]
+    with pytest.raises(MissingData):
+        get(run=run, fallback=False)
+    (tmp_path / "thing.bin").write_bytes(CONTENT[:-1])
+    with pytest.raises(UserError, match="checksum"):
+        get(run=run)
+    (tmp_path / "thing.bin").write_bytes(CONTENT)
+    assert get(run=run) == CONTENT
+    assert run.data["thing"]["source"] == "real"
+
+    def unreadable(path):
+        raise ValueError("row 3 has no label")
+
+    with pytest.raises(UserError, match=r"thing\.bin: row 3"):
+        registry.real_or_synthetic("thing", unreadable, lambda: b"", run=run)
+
+
+def test_a_users_own_file_or_folder_is_recorded_with_the_sum_of_its_content(tmp_path):
+    run = Run(tmp_path / "run", paper="toy")
+    with pytest.raises(UserError, match=r"data\.path: there is no"):
+        registry.own_file(str(tmp_path / "nothing"), "data.path", run)
+    folder = tmp_path / "own"
+    (folder / "deep").mkdir(parents=True)
+    (folder / "deep" / "a.bin").write_bytes(CONTENT)
+    assert registry.own_file(str(folder / "deep" / "a.bin"), "data.path", run) == folder / "deep" / "a.bin"
+    assert run.data["data.path"]["sha256"] == SHA
+    registry.own_file(str(folder), "data.path", run)
+    before = run.data["data.path"]["sha256"]
+    (folder / "deep" / "a.bin").rename(folder / "deep" / "b.bin")
+    registry.own_file(str(folder), "data.path", run)
+    assert run.data["data.path"]["sha256"] != before
 
 
 def test_unknown_name_lists_the_registry():

@@ -7,11 +7,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from common.errors import UserError
-from common.experiment import launch, load_result
+from common.experiment import launch, load_result, run_parts
 from common.files import ROOT
 
 COMMAND = [sys.executable, "-m", "tests.common.toy", "run", "toy"]
@@ -120,6 +121,18 @@ def test_a_job_that_exits_by_itself_has_failed(toy_paper, tmp_path):
     with pytest.raises(RuntimeError, match=r"sys\.exit"):
         launch("toy", ["fail=exit"])
     assert load_result(tmp_path / "runs" / "toy" / "default" / "latest").exit_code == 1
+
+
+def test_parts_run_in_order_and_a_wrong_name_stops_them_all():
+    done = []
+    parts = {name: lambda cfg, run, name=name: done.append(name) for name in ("fit", "test")}
+    run_parts(SimpleNamespace(parts=["test", "fit"]), None, parts)
+    assert done == ["test", "fit"]
+    with pytest.raises(UserError, match="did you mean test"):
+        run_parts(SimpleNamespace(parts=["fit", "tets"]), None, parts)
+    with pytest.raises(UserError, match="empty"):
+        run_parts(SimpleNamespace(parts=[]), None, parts)
+    assert len(done) == 2
 
 
 def test_dry_runs_are_refused_where_the_job_has_none(toy_paper):

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from common import processes
+from common.errors import UserError
 from common.rng import Rng
 from common.run import Run
 
@@ -157,6 +158,22 @@ def test_peak_memory_counts_from_where_it_was_forgotten():
     del block
     processes.forget_peak_rss()
     assert processes.peak_rss_mb() < before - 150
+
+
+def test_seeds_of_a_study_move_with_the_seed_of_the_run_and_do_not_overlap(tmp_path):
+    assert Run(tmp_path, paper="toy").seeds([0, 1, 2]) == [0, 1, 2]
+    assert Run(tmp_path, paper="toy", seed=1).seeds([0, 1]) == [1000, 1001]
+    with pytest.raises(UserError, match="seeds is empty"):
+        Run(tmp_path, paper="toy").seeds([])
+
+
+def test_a_shared_stage_read_twice_is_hashed_once(run, monkeypatch):
+    sums = []
+    monkeypatch.setattr("common.run.sha256_of", lambda path: sums.append(path) or "abc")
+    for _ in range(3):
+        run.stage("s", lambda: 1, key=1, shared=True)
+    assert len(sums) == 1
+    assert run.data["s"]["sha256"] == "abc"
 
 
 def test_services_log_to_the_run_and_die_with_it(run):

@@ -43,6 +43,7 @@ def test_scaffolded_paper_runs_and_passes_the_checks(tmp_path, monkeypatch):
         "-x",
         "tests/papers/scratch_paper",
         "tests/test_architecture.py",
+        "tests/test_papers.py",
         "--deselect",
         "tests/test_architecture.py::test_a_foreign_package_in_the_current_folder_is_refused",
     )

@@ -10,7 +10,7 @@ import pytest
 
 from common import configs
 from common.files import ROOT
-from scripts import tables
+from scripts import pages, tables
 from tests.common import toy
 
 
@@ -19,9 +19,9 @@ def toy_copy(tmp_path, monkeypatch):
     """The toy paper as the only paper, in a folder whose chapter may be written, and pages below tmp_path."""
     copy = shutil.copytree(toy.HERE, tmp_path / "toy", ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.setenv("TOY_FOLDER", str(copy))
-    monkeypatch.setattr(tables, "RESULTS", tmp_path / "results")
-    monkeypatch.setattr(tables, "FRONT", tmp_path / "README.md")
-    (tmp_path / "README.md").write_text(f"front\n{tables.BEGIN}\n{tables.END}\n")
+    monkeypatch.setattr(pages, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(pages, "FRONT", tmp_path / "README.md")
+    (tmp_path / "README.md").write_text(f"front\n{pages.BEGIN}\n{pages.END}\n")
     monkeypatch.setattr(tables, "COMMAND", [sys.executable, "-m", "tests.common.toy"])
     monkeypatch.setattr(configs, "papers", lambda: ["toy"])
     monkeypatch.chdir(ROOT)
@@ -45,7 +45,7 @@ def test_tables_are_run_once_and_rendered_into_pages_and_chapter(toy_copy, tmp_p
     assert chapter.startswith("# A toy\n\nbefore\n")
     assert chapter.endswith("after\n")
     assert "the slope is found" in (tmp_path / "results" / "index.md").read_text()
-    assert "1 of 1 hold" in (tmp_path / "README.md").read_text()
+    assert "1 holds" in (tmp_path / "README.md").read_text()
     capsys.readouterr()
     assert tables.main([]) == 0
     assert "0 of 1" in capsys.readouterr().err
@@ -79,8 +79,8 @@ def test_interrupted_tables_go_on_in_the_same_run_folder(toy_copy, tmp_path):
     path = toy_copy / "configs" / "toy" / "exp" / "ci.yaml"
     path.write_text(path.read_text() + "sleep: 0.2\n")
     code = (
-        "import sys; from pathlib import Path; from scripts import tables; from common import configs; from tests.common import toy; toy.attach(); "
-        f"tables.RESULTS = Path({str(tmp_path / 'results')!r}); tables.FRONT = Path({str(tmp_path / 'README.md')!r}); "
+        "import sys; from pathlib import Path; from scripts import pages, tables; from common import configs; from tests.common import toy; toy.attach(); "
+        f"pages.RESULTS = Path({str(tmp_path / 'results')!r}); pages.FRONT = Path({str(tmp_path / 'README.md')!r}); "
         "tables.COMMAND = [sys.executable, '-m', 'tests.common.toy']; "
         "configs.papers = lambda: ['toy']; sys.exit(tables.main([]))"
     )
@@ -97,26 +97,28 @@ def test_interrupted_tables_go_on_in_the_same_run_folder(toy_copy, tmp_path):
 
 
 def test_committed_pages_are_what_the_record_says():
-    if not (tables.RESULTS / "results.json").exists():
+    if not (pages.RESULTS / "results.json").exists():
         pytest.skip("no results are recorded yet")
     recorded = tables.read()
-    for path, text in tables.pages(recorded).items():
+    for path, text in pages.pages(recorded).items():
         assert path.read_text() == text, f"{path} was edited by hand: run `python -m scripts.tables --render`"
-    for path, text in tables.blocks(recorded).items():
-        assert tables.with_block(path.read_text(), text) == path.read_text(), path
+    for path, text in pages.blocks(recorded).items():
+        assert pages.with_block(path.read_text(), text) == path.read_text(), path
 
 
-def recorded_runs(folder, *runs):
+def recorded_runs(folder, *runs, requires=("a_module_that_is_not_here",)):
     """The record after runs of the toy's first claim, each a (value, holds, source of its data)."""
     from common.result import Result
 
     recorded = {"papers": {}}
     for value, holds, source in runs:
         claim = {**tables.claims.read("toy")[0], "value": value, "holds": holds}
+        if (value, holds) == (None, None):
+            claim["requires"] = list(requires)
         run = {"data": {"x": {"source": source, "path": "/somewhere/x", "sha256": None}}, "git_commit": None, "seed": 0, "wall_s": 1.0,
                "peak_rss_mb": 1.0, "tables": {}, "figures": [], "notes": [f"from /home/me/{source}.csv"], "machine": {}, "versions": {},
                "claims": [claim]}  # fmt: skip
-        tables.record(recorded, tables.Job("toy", "ci", f"fingerprint of {source}"), Result(folder, run))
+        tables.record(recorded, tables.Entry("toy", "ci", f"fingerprint of {source}"), Result(folder, run))
     return recorded["papers"]["toy"]
 
 
@@ -136,6 +138,12 @@ def test_what_is_recorded_is_displaced_only_by_a_measurement_on_data_as_real(toy
     assert (claim["value"], claim["holds"], claim["data"]) == kept
     assert paper["runs"]["ci"]["notes"] == [f"from {kept[2]}.csv"]
     assert set(paper["runs"]["ci"]["fingerprints"]) == {source for _, _, source in runs}
+
+
+def test_a_figure_that_is_no_longer_measured_opens_its_claim(toy_copy):
+    paper = recorded_runs(toy_copy, (3.0, True, "real"), (None, None, "real"), requires=())
+    (claim,) = paper["claims"]
+    assert (claim["value"], claim["holds"]) == (None, None)
 
 
 def test_a_changed_threshold_judges_what_was_recorded(toy_copy):

@@ -1,0 +1,92 @@
+"""The small pieces that papers share: optional packages, lazy exports, spreads, seeds of libraries."""
+
+import math
+import sys
+import tomllib
+
+import numpy as np
+import pytest
+import torch
+
+from common import lazy, optional
+from common.errors import UserError, choose, user_errors
+from common.files import ROOT, sha256_of_arrays
+from common.metrics.summary import log_slope, spread
+from common.rng import seeded
+
+
+def test_extras_are_those_of_the_project_file():
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    names = {extra: {line.split(">")[0].split("=")[0].strip() for line in lines} for extra, lines in listed.items()}
+    for extra, modules in optional.EXTRAS.items():
+        assert set(modules.values()) <= names[extra], extra
+    assert set(optional.EXTRAS) == set(listed)
+    assert set(optional.EXTRAS["bench"].values()) == names["bench"]
+
+
+def test_what_is_not_installed_is_asked_for_by_its_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "hnswlib", None)  # as if it were not here
+    with pytest.raises(UserError, match=r"pip install -e '\.\[bench\]'"):
+        optional.need("hnswlib")
+    with pytest.raises(UserError, match="pip install nothing_like_it"):
+        optional.need("nothing_like_it.part")
+    assert optional.need("json").dumps({}) == "{}"
+    assert optional.installed("json")
+    assert optional.installed("dev")
+    assert not optional.installed("nothing_like_it.part")
+
+
+def test_exports_are_imported_on_first_use():
+    names, get, directory = lazy.exports("common", {"spread": "metrics.summary", "rng": ""})
+    assert names == ["spread", "rng"]
+    assert get("spread") is spread
+    assert get("rng").seeded is seeded
+    assert {"spread", "rng"} <= set(directory())
+    with pytest.raises(AttributeError, match="nothing"):
+        get("nothing")
+
+
+def test_a_librarys_refusal_is_said_to_the_user():
+    with pytest.raises(UserError, match=r"^data\.csv: row 3$"), user_errors("data.csv"):
+        raise ValueError("row 3")
+    with pytest.raises(KeyError), user_errors("x"):
+        raise KeyError  # a bug stays one
+
+
+def test_a_wrong_choice_is_answered_with_what_is_near_and_all_there_is():
+    assert choose("base", "vamana", ["vamana", "faiss"]) == "vamana"
+    with pytest.raises(UserError, match=r"unknown base 'vamanna': did you mean vamana\? choose vamana, faiss"):
+        choose("base", "vamanna", ["vamana", "faiss"])
+
+
+def test_spread_is_the_samples():
+    assert spread([1.0, 3.0]) == {"n": 2, "mean": 2.0, "sd": math.sqrt(2)}
+    assert spread([5.0])["sd"] is None
+    with pytest.raises(ValueError, match="values"):
+        spread([])
+
+
+def test_log_slope_is_the_exponent_of_a_power():
+    x = [1.0, 2.0, 5.0, 11.0]
+    assert log_slope(x, [3 * value**-0.5 for value in x]) == pytest.approx(-0.5, abs=1e-12)
+    with pytest.raises(ValueError, match="positive"):
+        log_slope([1, 2], [0, 1])
+
+
+def test_the_sum_of_arrays_depends_on_dtype_shape_and_content():
+    a = np.arange(6.0)
+    sums = {sha256_of_arrays(x) for x in (a, a.astype(np.float32), a.reshape(2, 3), a + 1, a[::-1])}
+    assert len(sums) == 5
+    assert sha256_of_arrays(torch.arange(6.0, dtype=torch.float64)) == sha256_of_arrays(a)
+    assert sha256_of_arrays(a, a) != sha256_of_arrays(a)
+
+
+def test_seeded_leaves_the_global_generator_as_it_was():
+    torch.manual_seed(1)
+    expected = torch.rand(2)
+    torch.manual_seed(1)
+    with seeded(7):
+        inside = torch.rand(2)
+    assert torch.equal(torch.rand(2), expected)
+    with seeded(7):
+        assert torch.equal(torch.rand(2), inside)
