@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from common.configs import folder_of
+from common.configs import folder_of, papers
 from common.optional import installed
 
 PROVENANCE = ("paper", "repo", "recalled", "inferred", "derived")
@@ -32,9 +32,11 @@ COMPARE: dict[str, Callable[[Any, Any], bool]] = {"<": operator.lt, "<=": operat
 
 
 def read(paper: str) -> list[dict[str, Any]]:
-    """The claims of a paper, defaults filled in; [] for a paper without the file. Raises ValueError as `validate` does."""
+    """The claims of a paper, defaults filled in; [] for what has no such file. Raises ValueError as `validate` does."""
     import yaml
 
+    if paper not in papers():  # a script with runs of its own
+        return []
     path = folder_of(f"papers.{paper}") / "claims.yaml"
     if not path.exists():
         return []

@@ -15,7 +15,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from common import configs, experiment, files, optional, report, result
+from common import command, configs, experiment, files, optional, report, result
 from common.errors import UserError
 
 
@@ -56,9 +56,9 @@ def main(argv: Sequence[str]) -> int:
             doctor()
         else:
             clean_up(Path(arguments.runs).expanduser().absolute(), arguments.yes, arguments.interrupted)
-        return experiment.flushed(0)
+        return command.flushed(0)
     except (UserError, OSError, KeyboardInterrupt) as error:
-        return experiment.explain(error)
+        return command.explain(error)
 
 
 def run(argv: Sequence[str]) -> int:
@@ -74,7 +74,7 @@ def run(argv: Sequence[str]) -> int:
     sys.path[:] = [entry for entry in sys.path if entry and (os.path.abspath(entry) != here or here == str(files.ROOT))]
     has_verb = len(argv) > 1 and "=" not in argv[1] and not argv[1].startswith("-")
     job = experiment.find_job(argv[0], argv[1] if has_verb else "train")
-    return experiment.main(job, argv[2 if has_verb else 1 :])
+    return command.main(job, argv[2 if has_verb else 1 :])
 
 
 def title_of(paper: str) -> str:

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import errno
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+USER_ERRNO = {
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EROFS,
+    errno.EACCES,
+    errno.EPERM,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.EFBIG,
+}
 
 
 class UserError(Exception):
@@ -33,6 +44,20 @@ def user_errors(about: str = "") -> Iterator[None]:
         yield
     except ValueError as error:
         raise UserError(f"{about}: {error}" if about else str(error)) from error
+
+
+def as_user_error(error: BaseException) -> BaseException:
+    """OSErrors that the user can fix, as a UserError that says how; anything else unchanged."""
+    if not isinstance(error, OSError) or error.errno not in USER_ERRNO:
+        return error
+    where = f" ({error.filename})" if error.filename else ""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return UserError(
+            f"no space left to write{where}: free some, or set paths.runs and $PAPERS_CACHE to folders with room"
+        )
+    return UserError(
+        f"cannot use a file or folder: {error.strerror}{where}; set paths.runs, $PAPERS_CACHE or the path in question to one you can read and write"
+    )
 
 
 def choose(key: str, value: T, valid: Iterable[T]) -> T:

@@ -7,10 +7,8 @@ says `running`, the job does its work, the claims are judged, result.json says `
 from __future__ import annotations
 
 import contextlib
-import errno
 import importlib
 import os
-import signal
 import sys
 import threading
 import traceback
@@ -18,26 +16,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from common import configs, files, result
-from common.errors import Interrupted, UserError, choose
+from common import configs, files, machine, result
+from common.errors import Interrupted, UserError, as_user_error, choose
 from common.result import Result, load_result
-from common.run import Run, free_folder, rank, seed_globals
+from common.run import Run, free_folder, rank
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 __all__ = ["Job", "Result", "Run", "experiment", "launch", "load_result", "run_parts"]
 
-USER_ERRNO = {
-    errno.ENOSPC,
-    errno.EDQUOT,
-    errno.EROFS,
-    errno.EACCES,
-    errno.EPERM,
-    errno.ENOTDIR,
-    errno.EISDIR,
-    errno.EFBIG,
-}
 MAY_CHANGE_ON_RESUME = ("logger", "device", "threads", "paths")
 
 
@@ -55,11 +43,13 @@ class Job:
     def __call__(self, *args: Any) -> Any:
         if args:
             return self.function(*args)
-        sys.exit(main(self, sys.argv[1:]))
+        from common import command
+
+        sys.exit(command.main(self, sys.argv[1:]))
 
     def launch(self, overrides: Sequence[str] = ()) -> Result:
         """Run in this process and return the result; see `launch`."""
-        return _launch(self, configs.parse_line(overrides).overrides)
+        return launch_line(self, configs.parse_line(overrides).overrides)
 
 
 def experiment(paper: str, dry: bool = False) -> Callable[[Callable[[DictConfig, Run], None]], Job]:
@@ -115,7 +105,8 @@ def launch(paper: str, overrides: Sequence[str] = (), verb: str = "train") -> Re
 # ---- one run ---------------------------------------------------------------------------------------------------------
 
 
-def _launch(job: Job, overrides: Sequence[str]) -> Result:
+def launch_line(job: Job, overrides: Sequence[str]) -> Result:
+    """Run a job with overrides as `configs.parse_line` gives them, in a folder of its own or in that of `resume=`."""
     resume = next((text for text in overrides if text.startswith("resume=") and text != "resume=null"), None)
     if resume is not None:
         return _resume(job, resume.partition("=")[2].strip("'\""), [text for text in overrides if text != resume])
@@ -180,7 +171,7 @@ def run_in(folder: Path, job: Job, cfg: DictConfig, overrides: Sequence[str], re
         run.say(f"run: {folder}")
         forget_peak_rss()
         try:
-            with _signals(run), _process_state(run):
+            with _signals(run), machine.process_state(run):
                 run.save("running")
                 _work(run, job, cfg, before)
         except BaseException as error:
@@ -200,7 +191,7 @@ def _work(run: Run, job: Job, cfg: DictConfig, before: Result | None) -> None:
         raise UserError(f"{job.paper} {job.verb} has no dry run: leave out run.dry=true")
     loggers.check(cfg.logger)
     judged = claims.read(run.paper)  # a mistake in the file shows before the work
-    _prepare(run, cfg)
+    machine.prepare(run, cfg)
     if before and before.git_commit != result.git_state()[0]:
         run.note(f"resumed at commit {result.git_state()[0]}, started at {before.git_commit}")
     if run.is_main:
@@ -210,68 +201,6 @@ def _work(run: Run, job: Job, cfg: DictConfig, before: Result | None) -> None:
     for note in notes:
         run.note(note)
     run.save("done")
-
-
-@contextlib.contextmanager
-def _process_state(run: Run) -> Iterator[None]:
-    """Environment and library switches that a run sets, put back at its end: a process may launch many."""
-    before = dict(os.environ)
-    if run.is_main:
-        os.environ["PAPERS_RUN_FOLDER"] = str(run.dir)  # for the ranks that this process may start
-    if data := os.environ.get("PAPERS_DATA"):
-        folders = [os.path.abspath(os.path.expanduser(part)) for part in data.split(os.pathsep) if part]
-        os.environ["PAPERS_DATA"] = os.pathsep.join(folders)
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # or cuBLAS is not deterministic
-    os.environ.setdefault("MPLBACKEND", "Agg")
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # its pool ignores `threads` and warns after a fork
-    try:
-        yield
-    finally:
-        for name in set(os.environ) - set(before):
-            del os.environ[name]
-        os.environ.update(before)
-        if "torch" in sys.modules:
-            import torch
-
-            torch.use_deterministic_algorithms(False)
-
-
-def limit_threads(threads: int) -> None:
-    """Let every library use this many CPU threads, whether it is imported already or will be. UserError below 1."""
-    if threads < 1:
-        raise UserError(f"threads is {threads}: give at least 1, or leave it out for all cores")
-    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-        os.environ[name] = str(threads)
-    import torch
-    from threadpoolctl import threadpool_limits
-
-    threadpool_limits(threads)
-    torch.set_num_threads(threads)
-    if "numba" in sys.modules:  # its pool may have started, and then refuses another size of itself
-        import numba
-
-        numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]
-    else:
-        os.environ["NUMBA_NUM_THREADS"] = str(threads)
-
-
-def _prepare(run: Run, cfg: DictConfig) -> None:
-    """Threads, device and global seeds."""
-    if cfg.device not in ("auto", "cpu", "cuda"):
-        raise UserError(f"unknown device {cfg.device!r}: choose auto, cpu or cuda")
-    limit_threads(run.threads)
-    import torch
-
-    if cfg.device == "cuda" and not torch.cuda.is_available():
-        raise UserError(
-            "device=cuda, but no CUDA device is found: use device=cpu, or install a CUDA build of torch (README, Install)"
-        )
-    run.device = "cuda" if cfg.device != "cpu" and torch.cuda.is_available() else "cpu"
-    if cfg.device == "auto" and run.device == "cpu":
-        run.note("device=auto: no CUDA device here, running on the CPU")
-    seed_globals(run.rng("global"))
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined] # costs time and hides nothing here
 
 
 def _ended_early(run: Run, error: BaseException) -> BaseException:
@@ -289,20 +218,6 @@ def _ended_early(run: Run, error: BaseException) -> BaseException:
             files.write_atomic(run.dir / "traceback.txt", "".join(traceback.format_exception(error)))
         run.save(status)
     return error
-
-
-def as_user_error(error: BaseException) -> BaseException:
-    """OSErrors that the user can fix, as a UserError that says how; anything else unchanged."""
-    if not isinstance(error, OSError) or error.errno not in USER_ERRNO:
-        return error
-    where = f" ({error.filename})" if error.filename else ""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return UserError(
-            f"no space left to write{where}: free some, or set paths.runs and $PAPERS_CACHE to folders with room"
-        )
-    return UserError(
-        f"cannot use a file or folder: {error.strerror}{where}; set paths.runs, $PAPERS_CACHE or the path in question to one you can read and write"
-    )
 
 
 @contextlib.contextmanager
@@ -341,123 +256,5 @@ def _signals(run: Run) -> Iterator[None]:
         else:
             raise Interrupted(code)
 
-    with handling_signals(stop):
+    with machine.handling_signals(stop):
         yield
-
-
-@contextlib.contextmanager
-def handling_signals(stop: Callable[[int, Any], None]) -> Iterator[None]:
-    """SIGINT and SIGTERM call `stop(number, frame)` inside the block (in the main thread)."""
-    previous = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
-
-
-# ---- the command line ------------------------------------------------------------------------------------------------
-
-
-def main(job: Job, argv: Sequence[str]) -> int:
-    """Run a command line and return its exit code; everything a user sees on the way is printed here."""
-    try:
-        line = configs.parse_line(argv)
-        from common import report
-
-        if "help" in line.flags:
-            print(help_text(job))
-            return flushed(0)
-        if "cfg" in line.flags:
-            print(config_text(job, line), end="")
-            return flushed(0)
-        if "multirun" in line.flags:
-            from common import sweep
-
-            return flushed(sweep.run(job, line.overrides))
-        outcome = _launch(job, line.overrides)
-        if rank() == 0:
-            with contextlib.suppress(BrokenPipeError, SystemExit):  # (rich exits) the reader had enough
-                report.show_result(outcome.record if outcome.was_done else outcome.record | {"notes": []})
-                print(f"result: {outcome.folder / 'result.json'}")
-        return flushed(outcome.exit_code)
-    except BaseException as error:
-        return explain(error)
-
-
-def explain(error: BaseException) -> int:
-    """Say on stderr why a command ends early, and return its exit code. Bugs keep their traceback."""
-    error = as_user_error(error)
-    folder = getattr(error, "run_folder", None)
-    if isinstance(error, SystemExit):
-        raise error
-    if isinstance(error, BrokenPipeError):
-        return flushed(0)  # the reader of our output had enough
-    if isinstance(error, UserError):
-        code = 2
-        print(f"error: {error}", file=sys.stderr)
-    elif isinstance(error, (Interrupted, KeyboardInterrupt)):
-        code = error.code if isinstance(error, Interrupted) else 130
-        print(
-            f"interrupted: what was finished is kept{f', go on with resume={folder}' if folder else ''}",
-            file=sys.stderr,
-        )
-    else:
-        code = 1
-        traceback.print_exception(error)
-        kept = f"; the traceback is also in {folder / 'traceback.txt'}" if folder else ""
-        print(f"this is a bug: {type(error).__name__}{kept}", file=sys.stderr)
-    if folder and rank() == 0 and (folder / "result.json").exists():
-        with contextlib.suppress(OSError):
-            print(f"result: {folder / 'result.json'}")
-    return flushed(code)
-
-
-def flushed(code: int) -> int:
-    """`code`, or 2 where stdout cannot be written (a full disk, a closed pipe), without Python's own complaint at exit."""
-    try:
-        sys.stdout.flush()
-    except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if error.errno == errno.EPIPE:
-            return code
-        print(f"error: cannot write to the output ({error.strerror}): send it to a place with room", file=sys.stderr)
-        return 2
-    return code
-
-
-def help_text(job: Job) -> str:
-    """What --help prints: experiments with a line each, then every key with its comment."""
-    found = configs.experiments(job.paper, job.verb)
-    width = max((len(e.name) for e in found), default=0)
-    listed = "".join(f"  {e.name:<{width}}  {e.title}\n" for e in found) or "  (none)\n"
-    available = {k: v for k, v in configs.groups(job.paper, job.verb).items() if k != "exp"}
-    chosen = "".join(f"  {name}={'|'.join(options)}\n" for name, options in available.items())
-    return (
-        f"python -m {job.module} [+exp=EXPERIMENT] [key=value ...] [-m] [--cfg job] [resume=RUN_FOLDER]\n\n"
-        f"{_first_line(job)}\n\nexperiments (+exp=...)\n{listed}\ngroups\n{chosen}\n"
-        f"keys of this job, with their defaults\n{_indented(configs.read_text(job.paper, job.verb))}\n"
-        f"keys of every job\n{_indented(configs.read_text('common', 'base'))}\n"
-        "-m runs a sweep (seed=0,1,2); --cfg job prints the composed config; resume= goes on with a run that was stopped"
-    )
-
-
-def _first_line(job: Job) -> str:
-    doc = job.function.__globals__.get("__doc__") or ""
-    return doc.strip().splitlines()[0] if doc.strip() else job.module
-
-
-def _indented(text: str) -> str:
-    return "".join(f"  {line}\n" for line in text.splitlines())
-
-
-def config_text(job: Job, line: configs.CommandLine) -> str:
-    """The composed config as YAML: `--cfg job`."""
-    from omegaconf import OmegaConf
-
-    cfg = configs.compose(job.paper, job.verb, line.overrides)
-    if package := line.flags.get("package"):
-        if (part := OmegaConf.select(cfg, package)) is None:
-            raise UserError(f"the config has no part {package!r}: its parts are {', '.join(map(str, cfg))}")
-        cfg = part
-    return OmegaConf.to_yaml(cfg) if OmegaConf.is_config(cfg) else f"{cfg}\n"

@@ -34,7 +34,7 @@ class Task:
         """Run one job of the sweep in its numbered folder; returns its exit code and never raises but for a stop."""
         from hydra.core.hydra_config import HydraConfig
 
-        from common import experiment
+        from common import command, experiment
 
         hydra = HydraConfig.get()
         folder = Path(hydra.sweep.dir) / str(hydra.job.num)
@@ -49,7 +49,7 @@ class Task:
         except BaseException as error:
             if not (folder / "result.json").exists():
                 _record_refused(folder, job, overrides, error)
-            return experiment.explain(error)
+            return command.explain(error)
         return outcome.exit_code
 
 
@@ -67,7 +67,7 @@ def run(job: Job, overrides: Sequence[str]) -> int:
     """Run the sweep that the overrides describe; every job runs. Returns the worst exit code, 1 before 2, 3 and 0."""
     import hydra
 
-    from common import experiment
+    from common import machine
 
     parsed = configs.parse_overrides(overrides)
     configs.check_names(job.paper, job.verb, parsed)
@@ -105,7 +105,7 @@ def run(job: Job, overrides: Sequence[str]) -> int:
         Task(job.paper, job.verb)
     )
     try:
-        with experiment.handling_signals(stop):
+        with machine.handling_signals(stop):
             task()
     finally:
         sys.argv = before

@@ -37,11 +37,11 @@ def write(path: Path, text: str) -> None:
 
 
 def copy_chapters() -> list[str]:
-    """Each paper's README and figures; links to files of the clone that are not pages become plain names."""
+    """Each paper's README and own figures; links to files of the clone that are not pages become plain names."""
     names = []
     for chapter in sorted((ROOT / "papers").glob("*/README.md")):
         names.append(chapter.parent.name)
-        text = re.sub(r"\[([^\]]+)\]\(\.\./\.\./docs/([\w/]+\.md)(#[\w-]*)?\)", r"[\1](../../\2)", chapter.read_text())
+        text = chapter.read_text().replace("](../../docs/", "](../../")  # pages and recorded figures
         text = re.sub(
             r"(?<!!)\[([^\]]+)\]\((?!https?:|#|figures/|\.\./)[^)]*\)",
             lambda m: m[1] if "`" in m[1] else f"`{m[1]}`",

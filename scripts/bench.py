@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from common import configs, experiment, files, report, result
+from common import command, configs, files, machine, report, result
 from common.errors import UserError
 
 RECORD = files.ROOT / "docs" / "benchmarks.json"
@@ -109,7 +109,7 @@ def main(argv: Sequence[str]) -> int:
             raise UserError(
                 f"no races for {sorted(unknown)[0]!r}: {configs.known('there are', sorted(unknown)[0], racers())}"
             )
-        experiment.limit_threads(arguments.threads)
+        machine.limit_threads(arguments.threads)
         recorded = json.loads(RECORD.read_text()) if RECORD.exists() else {}
         for paper in arguments.papers or racers():
             entry = run(paper, arguments.quick, arguments.threads)
@@ -118,7 +118,7 @@ def main(argv: Sequence[str]) -> int:
                 files.write_json(RECORD, recorded)  # after each: an interruption loses one paper's races
                 files.write_atomic(PAGE, render(recorded))
     except (UserError, OSError, KeyboardInterrupt) as error:
-        return experiment.explain(error)
+        return command.explain(error)
     return 0
 
 

@@ -11,7 +11,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from common import experiment
+from common import command
 from common.data import registry
 from common.errors import UserError
 
@@ -35,7 +35,7 @@ def main(argv: Sequence[str]) -> int:
         else:
             return verify(arguments.names)
     except (UserError, OSError, KeyboardInterrupt) as error:
-        return experiment.explain(error)
+        return command.explain(error)
     return 0
 
 

@@ -13,8 +13,8 @@ import re
 import sys
 from collections.abc import Sequence
 
+from common.command import explain
 from common.errors import UserError
-from common.experiment import explain
 from common.files import ROOT, write_atomic
 
 FILES = {

@@ -25,7 +25,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from common import claims, configs, experiment, files, report, result
+from common import claims, command, configs, files, report, result
 from common.data import registry
 from common.errors import UserError
 from common.processes import Service
@@ -336,9 +336,9 @@ def main(argv: Sequence[str]) -> int:
         with FileLock(pages.RESULTS.parent / ".tables.lock", timeout=0):  # two would overwrite each other's record
             recorded, failed = bring_up_to_date(jobs, runs)
     except Timeout:
-        return experiment.explain(UserError("the tables are being made by another process: wait for it"))
+        return command.explain(UserError("the tables are being made by another process: wait for it"))
     except (UserError, OSError, KeyboardInterrupt) as error:
-        return experiment.explain(error)
+        return command.explain(error)
     return summary(recorded, failed)
 
 

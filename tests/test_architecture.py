@@ -135,8 +135,8 @@ def test_commands_in_documents_exist(path):
 @pytest.mark.parametrize("paper", PAPERS)
 def test_help_is_light(paper):
     code = (
-        f"import sys; sys.argv = ['x']; from papers.{paper} import train; from common import experiment; "
-        "experiment.main(train.train, ['--help']); "
+        f"import sys; sys.argv = ['x']; from papers.{paper} import train; from common import command; "
+        "command.main(train.train, ['--help']); "
         "print([m for m in ('torch', 'pytorch_lightning', 'transformers', 'hydra', 'numpy') if m in sys.modules])"
     )
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=60)

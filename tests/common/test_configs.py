@@ -5,8 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common import configs
+from common.command import help_text
 from common.errors import UserError
-from common.experiment import find_job, help_text
+from common.experiment import find_job
 
 
 def refused(*overrides) -> str:

@@ -240,7 +240,7 @@ def test_full_disk_is_said_and_keeps_nothing_half_read(server, tmp_path, monkeyp
     part = tmp_path / "cache" / "data" / "things" / "thing.bin.part"
     part.parent.mkdir(parents=True)
     part.symlink_to("/dev/full")
-    from common.experiment import as_user_error
+    from common.errors import as_user_error
 
     with pytest.raises(OSError) as caught:
         download.fetch(make_entry(f"{server}/thing"))

@@ -1,6 +1,7 @@
 """The races as a command: quick sizes run and record nothing; the page is a function of the record."""
 
 import json
+import sys
 
 import pytest
 
@@ -11,7 +12,7 @@ from scripts import bench
 def record(tmp_path, monkeypatch):
     for name, path in (("RECORD", "benchmarks.json"), ("PAGE", "benchmarks.md"), ("PICTURES", "benchmarks")):
         monkeypatch.setattr(bench, name, tmp_path / path)
-    monkeypatch.setattr(bench.experiment, "limit_threads", lambda threads: None)
+    monkeypatch.setattr(bench.machine, "limit_threads", lambda threads: None)
     return tmp_path
 
 
@@ -29,7 +30,7 @@ def test_races_are_recorded_with_what_they_ran_on_and_rendered(record, monkeypat
         def figures(tables):
             return {"sort": plt.figure()}
 
-    monkeypatch.setattr(bench.importlib, "import_module", lambda name: Module)
+    monkeypatch.setitem(sys.modules, "papers.neg_ucb.bench", Module)
     assert bench.main(["neg_ucb", "--quick"]) == 0
     assert not list(record.iterdir())
     assert bench.main(["neg_ucb"]) == 0
