@@ -131,12 +131,14 @@ def lightning_fit(module: pl.LightningModule, batch: Callable[[int], Any], steps
     for 16-mixed precision, whose scaler is a state that is not kept.
     """
     import logging
+    import warnings
 
     import pytorch_lightning as pl
 
     if cfg.trainer.precision == "16-mixed":
         raise UserError("trainer.precision=16-mixed cannot be resumed exactly: use bf16-mixed or 32-true")
     logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)  # its greetings, not its warnings
+    warnings.filterwarnings("ignore", message=".*LeafSpec", category=FutureWarning)  # Lightning's own, about itself
     with run.recording() as events:
         checkpoint = _Checkpoint(run, name, steps, {"module": module}, events, save_seconds)
         optimizers = _Optimizers(module)
@@ -234,6 +236,8 @@ def _share(batch: Any, part: int, world: int) -> Any:
         return batch
     if isinstance(batch, Mapping):
         return {key: _share(value, part, world) for key, value in batch.items()}
+    if hasattr(batch, "_make"):  # a NamedTuple
+        return batch._make(_share(value, part, world) for value in batch)
     if isinstance(batch, (tuple, list)):
         return type(batch)(_share(value, part, world) for value in batch)
     if len(batch) % world:

@@ -3,6 +3,7 @@
 import csv
 import subprocess
 import sys
+from typing import NamedTuple
 
 import pytest
 import pytorch_lightning as pl
@@ -15,6 +16,11 @@ from common.run import Run
 from common.training import _share, lightning_fit, resumable
 
 CFG = OmegaConf.create({"trainer": {"accelerator": "cpu", "devices": 1, "strategy": "auto", "precision": "32-true"}})
+
+
+class Prompts(NamedTuple):
+    x: torch.Tensor
+    y: torch.Tensor
 
 
 class Killed(Exception):
@@ -95,6 +101,14 @@ def test_shares_of_a_batch_make_the_whole():
     assert torch.equal(parts[1]["y"][0], parts[1]["x"] * 2)
     with pytest.raises(ValueError, match="does not divide"):
         _share(torch.arange(5), 0, 2)
+
+
+def test_a_share_of_a_named_tuple_is_one():
+    batch = Prompts(torch.arange(4), torch.arange(8).reshape(4, 2))
+    share = _share(batch, 1, 2)
+    assert type(share) is Prompts
+    assert share.x.tolist() == [1, 3]
+    assert share.y.tolist() == [[2, 3], [6, 7]]
 
 
 def test_loop_that_dies_goes_on_with_its_state_and_its_curve(tmp_path):
