@@ -92,13 +92,13 @@ def exact_tasks(d: int) -> Tensor:
 
 def sample_prompts(B: int, N: int, p: ArrayLike, V: Tensor, generator: torch.Generator, *, law: str = "gaussian", tasks: Tensor | None = None,
                    feat_q: Tensor | None = None, label_noise: float = 0.0, feature_noise: float = 0.0, gaussian_x: bool = False) -> Prompts:  # fmt: skip
-    """B prompts of N examples. p (K,), V (d, K).
+    """B prompts of N examples. p (K,), V (d, K), tensors or arrays.
 
     tasks: (M, d), w is one of these rows in place of a draw from `law`. feat_q: (B,) the queries' features where they are
     not to be drawn (stratified queries). label_noise, feature_noise: standard deviations. gaussian_x: x ~ N(0, I_d) in
     place of features. The queries' labels carry no noise. Raises ValueError for arguments that do not fit.
     """
-    p = check_frequencies(p)
+    p, V = check_frequencies(p), torch.as_tensor(V, dtype=torch.float64)
     d, K = V.shape
     check_length(N)
     if len(p) != K:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -26,9 +27,11 @@ def check_frequencies(p: ArrayLike) -> NDArray:
 
 
 def check_length(N: float) -> None:
-    """Raise ValueError unless a prompt of N examples has one."""
+    """Raise ValueError unless N examples are a prompt."""
     if not N >= 1:
         raise ValueError(f"N is {N}: a prompt needs at least one example")
+    if math.isfinite(N) and N % 1:
+        raise ValueError(f"N is {N}: a prompt has a whole number of examples")
 
 
 def check_eps(eps: float) -> None:

@@ -160,6 +160,13 @@ def test_more_features_than_dimensions_are_refused(d, K):
         make_features(d, K)
 
 
+def test_features_may_be_an_array():
+    found = sample_prompts(2, 4, [0.5, 0.5], np.eye(2, dtype=np.float32), generator())
+    assert torch.equal(found.x, sample_prompts(2, 4, [0.5, 0.5], make_features(2, 2), generator()).x)
+
+
 def test_a_prompt_needs_an_example():
+    with pytest.raises(ValueError, match=r"N is 2\.5: a prompt has a whole number"):
+        sample_prompts(2, 2.5, [0.5, 0.5], make_features(2, 2), generator())
     with pytest.raises(ValueError, match="N is 0"):
         sample_prompts(2, 0, [0.5, 0.5], make_features(2, 2), generator())
