@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from common.optional import installed
 from common.race import race
 from papers.neg_ucb import baselines, features
 from papers.neg_ucb.acceptance import NegUCB
@@ -35,10 +36,10 @@ def racers(seed: int) -> dict[str, Any]:
 
 def peer_mabwiser(seed: int) -> Callable[[np.ndarray, int, float], None] | None:
     """A round of mabwiser's LinUCB with the same work: score all contexts by one arm, learn one answer. None where absent."""
-    try:
-        from mabwiser.mab import MAB, LearningPolicy
-    except ImportError:
+    if not installed("mabwiser"):
         return None
+    from mabwiser.mab import MAB, LearningPolicy
+
     mab = MAB(arms=["accept"], learning_policy=LearningPolicy.LinUCB(alpha=0.3, l2_lambda=1.0), seed=seed)
     mab.fit(decisions=["accept"], rewards=[0.0], contexts=np.zeros((1, D)))
 
@@ -68,7 +69,9 @@ def bench(quick: bool = False) -> dict[str, list[dict[str, Any]]]:
             ms = {f"{what}_ms": 1e3 * row[f"{what}_s"] / rounds for what in ("median", "min", "max")}
             rows.append({"bids": n, "contestant": row["contestant"], **ms, "ratio": row["ratio"]})
         if not peer:
-            rows.append({"bids": n, "contestant": "LinUCB of mabwiser", "note": "not installed: pip install mabwiser"})
+            rows.append(
+                {"bids": n, "contestant": "LinUCB of mabwiser", "note": "not installed: pip install -e '.[bench]'"}
+            )
     return {"rounds": rows}
 
 

@@ -5,10 +5,17 @@ from __future__ import annotations
 import itertools
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+
+from common.data.registry import own_file, read_text, real_or_synthetic
+from common.errors import UserError, choose, user_errors
+from common.run import Run
+from papers.neg_ucb import anac
 
 ISSUES = ("Food", "Water", "Firewood")
 CONTEXT = re.compile(r"<input>((?:\s+\d+){6})\s+</input>.*<partner_input>((?:\s+\d+){6})\s+</partner_input>")
@@ -120,63 +127,48 @@ def generated_offers(rng: np.random.Generator, dialogues: int = 500) -> list[Off
 # ---- for a run -------------------------------------------------------------------------------------------------------
 
 
-class Data:
-    """The data of a run: each set real where it is found, generated (and noted) where not."""
+def contexts(cfg: Any, run: Run) -> np.ndarray:
+    """Contexts of Deal or No Deal, or all those of its kind: (n, 2, 3), see `deal_contexts`."""
 
-    def __init__(self, run):
-        self.run, self._kept = run, {}
+    def read(path: Path) -> np.ndarray:
+        return deal_contexts(read_text(path))
 
-    def contexts(self) -> np.ndarray:
-        return self._get("dealornodeal_val", lambda path: deal_contexts(_text(path)), generated_contexts)
+    return real_or_synthetic("dealornodeal_val", read, generated_contexts, run=run, fallback=cfg.data.fallback)
 
-    def offers(self) -> list[Offer]:
-        return self._get(
-            "casino_offers",
-            lambda path: casino_offers(_text(path)),
-            lambda: generated_offers(self.run.rng("casino").numpy),
+
+def offers(cfg: Any, run: Run) -> list[Offer]:
+    """The human offers of CaSiNo, or made-up ones."""
+
+    def read(path: Path) -> list[Offer]:
+        return casino_offers(read_text(path))
+
+    def made_up() -> list[Offer]:
+        return generated_offers(run.rng("casino").numpy)
+
+    return real_or_synthetic("casino_offers", read, made_up, run=run, fallback=cfg.data.fallback)
+
+
+def domain(cfg: Any, run: Run, task: Mapping[str, Any]) -> anac.Domain:
+    """task["domain"]: a folder of your own (a path), or one of the ANAC collection ("y2011/Energy"), which task["sizes"] stand in for."""
+    name, key = task["domain"], f"task_settings.{task['name']}.domain"
+
+    def read(collection: Path) -> anac.Domain:
+        choose(
+            key, name, sorted({path.parent.relative_to(collection).as_posix() for path in collection.rglob("*.xml")})
         )
+        return anac.load(collection / name)
 
-    def domain(self, name: str, sizes: list[int]):
-        """An ANAC domain: a folder of your own, or one of the collection ("y2011/Energy"); `sizes` is what is generated in its place."""
-        from common.errors import UserError
-        from papers.neg_ucb import anac
+    def made_up() -> anac.Domain:
+        return anac.generate(task["sizes"], run.rng("domain", name).numpy, f"generated {name}")
 
-        folder = Path(name).expanduser()
-        if folder.is_absolute() or name.startswith((".", "~")):
-            try:
-                domain = anac.load(folder)
-            except (ValueError, OSError) as error:
-                raise UserError(str(error)) from None
-            self.run.record_data(folder.name, "real", folder, None)
-        else:
-            domain = self._get(
-                "anac",
-                lambda path: anac.load(path / name),
-                lambda: anac.generate(sizes, self.run.rng("domain", name).numpy, f"generated {name}"),
-                key=name,
-            )
-        for note in domain.notes:
-            self.run.note(note)
-        return domain
-
-    def _get(self, entry: str, read, generate, key: str = ""):
-        from common.data.registry import locate, status
-        from common.errors import UserError
-
-        if (entry, key) not in self._kept:
-            if status(entry)[0] == "missing" and not self.run.config.get("data", {}).get("download"):
-                self.run.note(f"{entry} is not here: generated data of the same form stand in (synthetic)")
-                self.run.record_data(entry, "synthetic", "papers/neg_ucb/data.py", None)
-                self._kept[entry, key] = generate()
-            else:
-                try:
-                    self._kept[entry, key] = read(locate(entry, run=self.run))
-                except (ValueError, OSError, KeyError) as error:
-                    raise UserError(f"{entry}: {error}") from None
-        return self._kept[entry, key]
-
-
-def _text(path: Path) -> str:
-    from common.data.registry import read_text
-
-    return read_text(path)
+    if Path(name).is_absolute() or name.startswith((".", "~")):
+        folder = own_file(name, key, run)
+        if not folder.is_dir():
+            raise UserError(f"{key}: {name} is a file, name the folder of a domain and its profiles")
+        with user_errors():
+            found = anac.load(folder)
+    else:
+        found = real_or_synthetic("anac", read, made_up, run=run, fallback=cfg.data.fallback)
+    for note in found.notes:
+        run.note(note)
+    return found

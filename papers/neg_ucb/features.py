@@ -42,6 +42,12 @@ def median_length(x: np.ndarray) -> float:
     return float(np.median(distances)) if len(distances) else 1.0
 
 
+def check_size(m: int, length: float) -> None:
+    """Raise ValueError unless the number of features and the length-scale are positive."""
+    if length <= 0 or m < 1:
+        raise ValueError(f"length is {length} and m is {m}: both must be positive")
+
+
 class Linear:
     """phi(x) = [x/bound, 1]/sqrt(2). bound: a norm that no x exceeds, the same for every bid (a bound per bid would bend the bids against each other)."""
 
@@ -86,8 +92,7 @@ class RandomFourier:
     """
 
     def __init__(self, d: int, m: int, length: float, rng: np.random.Generator, unit: bool = False):
-        if length <= 0 or m < 1:
-            raise ValueError(f"length is {length} and m is {m}: both must be positive")
+        check_size(m, length)
         self.W = rng.normal(0, 1 / length, (m, d))
         self.beta = rng.uniform(0, 2 * np.pi, m)
         self.dim, self.unit = m + 1, unit
@@ -114,6 +119,7 @@ class Nystrom:
     """
 
     def __init__(self, candidates: np.ndarray, m: int, length: float):
+        check_size(m, length)
         K = gaussian(candidates, candidates, length)
         chosen, residual, rows = [], np.diag(K).copy(), np.zeros((0, len(K)))
         for _ in range(min(m, len(K))):

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from common.metrics.summary import log_slope
 from papers.neg_ucb.acceptance import AcceptanceModel
 from papers.neg_ucb.environments.base import Environment
 from papers.neg_ucb.oracle import best_bid
@@ -174,4 +175,4 @@ def slope(cumulative: np.ndarray) -> float:
     """Least-squares slope of ln Reg_t against ln t over the last decade, t in [T/10, T]: 1 is linear regret."""
     T = len(cumulative)
     t = np.unique(np.geomspace(max(T // 10, 1), T, 50).astype(int))
-    return float(np.polyfit(np.log(t), np.log(np.maximum(cumulative[t - 1], 1e-12)), 1)[0])
+    return log_slope(t.tolist(), np.maximum(cumulative[t - 1], 1e-12).tolist())

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import numpy as np
 
 from common.errors import UserError
 from common.run import Run
-from papers.neg_ucb import methods, settings
-from papers.neg_ucb.data import Data
+from papers.neg_ucb import settings
 
 
 def describe(env, bid: np.ndarray) -> str:
@@ -25,13 +25,13 @@ def describe(env, bid: np.ndarray) -> str:
     return f"you get items {np.flatnonzero(given).tolist()}, you give {np.flatnonzero(taken).tolist()}"
 
 
-def play(cfg, run: Run, data: Data) -> None:
+def play(cfg: Any, run: Run) -> None:
     """Offers until you stop (q, or the end of the rounds). Your answers are kept in the run's table."""
     if not sys.stdin.isatty():
         raise UserError("play needs a terminal to hear your answers: run it in one, without a pipe")
-    task = settings.task_of(cfg, cfg.play.task)
-    env = settings.environment_of(cfg, task, run.seed, data)
-    policy = methods.make(settings.method_of(cfg, "neg_ucb", task), env, run.seed, task)
+    task, (seed,) = settings.task_of(cfg, cfg.play.task), run.seeds([0])
+    env = settings.worlds_of(cfg, run, task)(seed)
+    policy = settings.policy_of("neg_ucb", settings.method_of(cfg, "neg_ucb", task), task, env, seed)
     rows = converse(env, policy, cfg.play.rounds, input, print)
     run.table("play", rows)
     run.log(

@@ -6,49 +6,50 @@ from typing import Any
 
 import numpy as np
 
-from common.errors import UserError
+from common.metrics.summary import spread
 from common.run import Run
-from papers.neg_ucb import methods, plots
-from papers.neg_ucb.data import Data
+from papers.neg_ucb import plots
 from papers.neg_ucb.negotiation import slope
-from papers.neg_ucb.settings import environment_of, method_of, play_out, policy_of, seeds_of, task_of
+from papers.neg_ucb.settings import method_of, play_out, policy_of, task_of, worlds_of
 
 RIVALS = ("random", "eps_greedy", "lin_ucb", "kernel_ucb")  # the baselines that claim C1 compares with
 
 
-def regret(cfg, run: Run, data: Data) -> None:
+def regret(cfg: Any, run: Run) -> None:
     """Every method in every task, in the same worlds: mean figures, ratios of the claims, curves with confidence bands."""
-    rows, tasks = [], {name: task_of(cfg, name) for name in cfg.tasks}
-    chosen = {name: [m for m in cfg.methods if m in task["only"] or not task["only"]] for name, task in tasks.items()}
-    for task_name, task in tasks.items():  # a name that is wrong is said before the work, not after hours of it
-        for method in chosen[task_name]:
-            method_of(cfg, method, task)
-    for task_name, task in tasks.items():
-        found: dict[str, list[dict]] = {}
-        for method in run.progress(chosen[task_name], task_name):
-            for seed in seeds_of(cfg, run):
-                env = environment_of(cfg, task, seed, data)
-                policy = policy_of(cfg, method, task, env, seed)
-                kept = play_out(run, f"{task_name}.{method}.{seed}", env, policy, task["rounds"])
+    rows = []
+    for task in [task_of(cfg, name) for name in cfg.tasks]:
+        name, world = task["name"], worlds_of(cfg, run, task)
+        chosen = [method for method in cfg.methods if method in task["only"] or not task["only"]]
+        found: dict[str, list[dict[str, Any]]] = {}
+        for method in run.progress(chosen, name):
+            entry = method_of(cfg, method, task)
+            for seed in run.seeds(cfg.seeds):
+                env = world(seed)
+                policy = policy_of(method, entry, task, env, seed)
+                kept = play_out(run, f"{name}.{method}.{seed}", env, policy, task["rounds"])
                 found.setdefault(method, []).append(kept)
         figures = {method: figures_of(runs) for method, runs in found.items()}
-        run.log({task_name: figures})
-        run.log({task_name: comparisons(figures, found)})
-        rows += [
-            {"task": task_name, "method": method, **{key: f[key] for key in TABLE}} for method, f in figures.items()
-        ]
-        run.figure(
-            f"regret_{task_name}",
-            plots.regret({method: np.array([r["curve"] for r in runs]) for method, runs in found.items()}, task_name),
+        run.log(
+            {
+                name: {
+                    method: {key: value for key, value in f.items() if value is not None}
+                    for method, f in figures.items()
+                }
+            }
         )
+        run.log({name: comparisons(figures, found)})
+        rows += [{"task": name, "method": method, **{key: f[key] for key in TABLE}} for method, f in figures.items()]
+        curves = {method: np.array([r["curve"] for r in runs]) for method, runs in found.items()}
+        run.figure(f"regret_{name}", plots.regret(curves, name))
     run.table("regret", rows)
 
 
 TABLE = ("regret", "regret_sd", "acceptance", "tail_regret", "half_ratio", "tail_share", "slope")
 
 
-def figures_of(runs: list[dict[str, Any]]) -> dict[str, float]:
-    """Means over seeds; the ratio of halves and the slope are those of the mean curve."""
+def figures_of(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Means over seeds, and the spread of regret (None for one seed); the ratio of halves and the slope are those of the mean curve."""
     curve = np.mean([r["curve"] for r in runs], axis=0)
     half = len(curve) // 2
     mean = {
@@ -57,7 +58,7 @@ def figures_of(runs: list[dict[str, Any]]) -> dict[str, float]:
     }
     halves = float((curve[-1] - curve[half - 1]) / curve[half - 1]) if len(curve) > 1 and curve[half - 1] > 0 else 0.0
     return mean | {
-        "regret_sd": float(np.std([r["regret"] for r in runs])),
+        "regret_sd": spread([r["regret"] for r in runs])["sd"],
         "half_ratio": halves,
         "slope": slope(curve) if curve[-1] > 0 and len(curve) >= 20 else 0.0,
     }
@@ -85,33 +86,23 @@ def comparisons(figures: dict[str, dict[str, float]], found: dict[str, list[dict
     return ratios
 
 
-def tune(cfg, run: Run, data: Data) -> None:
+def tune(cfg: Any, run: Run) -> None:
     """The same grid of alpha for every method that has one, on seeds that no claim uses: which value goes into the config."""
-    rows, tasks = [], {name: task_of(cfg, name) for name in cfg.tasks}
-    for method in cfg.methods:
-        if any("alpha" not in method_of(cfg, method, task) for task in tasks.values()):
-            raise UserError(f"method {method} has no alpha to tune: leave it out of methods")
-    for task_name, task in tasks.items():
-        for method in run.progress(list(cfg.methods), f"tune {task_name}"):
+    rows = []
+    for task in [task_of(cfg, name) for name in cfg.tasks]:
+        name, world = task["name"], worlds_of(cfg, run, task)
+        for method in run.progress(list(cfg.methods), f"tune {name}"):
             mean = {}
             for alpha in cfg.tune.alphas:
-                runs = []
-                for seed in cfg.tune.seeds:
-                    env = environment_of(cfg, task, seed, data)
-                    entry = method_of(cfg, method, task) | {"alpha": alpha}
-                    policy = methods.make(entry, env, seed, task)
-                    runs.append(
-                        play_out(run, f"tune.{task_name}.{method}.{alpha}.{seed}", env, policy, task["rounds"])[
-                            "regret"
-                        ]
-                    )
+                entry, runs = method_of(cfg, method, task) | {"alpha": alpha}, []
+                for seed in run.seeds(cfg.tune.seeds):
+                    env = world(seed)
+                    policy = policy_of(method, entry, task, env, seed)
+                    kept = play_out(run, f"tune.{name}.{method}.{alpha}.{seed}", env, policy, task["rounds"])
+                    runs.append(kept["regret"])
                 mean[alpha] = float(np.mean(runs))
+            best = min(mean, key=mean.__getitem__)
             rows.append(
-                {
-                    "task": task_name,
-                    "method": method,
-                    "best_alpha": min(mean, key=mean.__getitem__),
-                    **{f"alpha {a}": v for a, v in mean.items()},
-                }
+                {"task": name, "method": method, "best_alpha": best, **{f"alpha {a}": v for a, v in mean.items()}}
             )
     run.table("tune", rows)

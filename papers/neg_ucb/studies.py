@@ -1,4 +1,4 @@
-"""The other studies behind the claims: each takes (cfg, run, data), logs its metrics, and draws its figure."""
+"""The other parts behind the claims: each takes (cfg, run), logs its metrics, and draws its figure."""
 
 from __future__ import annotations
 
@@ -7,49 +7,38 @@ from typing import Any
 import numpy as np
 
 from common.errors import UserError
+from common.metrics.summary import spread
 from common.run import Run
-from papers.neg_ucb import baselines, environments, features, methods, plots, replay
+from papers.neg_ucb import baselines, data, environments, features, methods, plots, replay
 from papers.neg_ucb.acceptance import NegUCB
-from papers.neg_ucb.data import Data
 from papers.neg_ucb.environments.allocation import AllocationComplementary
 from papers.neg_ucb.environments.base import Environment
 from papers.neg_ucb.environments.cardinality import Cardinality, ItemMeans
 from papers.neg_ucb.environments.casino import CasinoReplay
 from papers.neg_ucb.kernel import ExactNegUCB
-from papers.neg_ucb.negotiation import Optimistic, RandomBid, negotiate
-from papers.neg_ucb.settings import environment_of, method_of, play_out, policy_of, seeds_of, task_of
+from papers.neg_ucb.negotiation import Optimistic, Policy, RandomBid, negotiate
+from papers.neg_ucb.settings import method_of, play_out, policy_of, task_of, worlds_of
 
 # ---- a bonus for the bid, or for each of its items: C6 -----------------------------------------------------------------
 
 
-def cardinality(cfg, run: Run, data: Data) -> None:
+def cardinality(cfg: Any, run: Run) -> None:
     """Regret as bids grow at a fixed feature dimension: one confidence width for the bid, against the sum of its items'."""
     options, rows = cfg.cardinality, []
     for n in run.progress(list(options["items"]), "cardinality"):
         mean = {}
         for name in ("whole", "summed", "averaged", "summed_tuned", "random"):
             runs = []
-            for seed in options.seeds:
-                env = Cardinality(seed=int(seed) + 1000 * run.seed, items=n)
-                rng = run.rng("cardinality", name, n, seed).numpy
-                runs.append(
-                    play_out(
-                        run,
-                        f"cardinality.{name}.{n}.{seed}",
-                        env,
-                        _item_policy(name, env, options, rng),
-                        options.rounds,
-                    )["regret"]
-                )
+            for seed in run.seeds(options.seeds):
+                env = Cardinality(seed=seed, items=n)
+                policy = _item_policy(name, env, options, run.rng("cardinality", name, n, seed).numpy)
+                runs.append(play_out(run, f"cardinality.{name}.{n}.{seed}", env, policy, options.rounds)["regret"])
             mean[name] = float(np.mean(runs))
-        rows.append(
-            {
-                "items": n,
-                **mean,
-                "whole_over_summed": mean["whole"] / mean["summed"],
-                "whole_over_tuned": mean["whole"] / mean["summed_tuned"],
-            }
-        )
+        ratios = {
+            f"whole_over_{name}": mean["whole"] / mean[f"summed{end}"]
+            for name, end in (("summed", ""), ("tuned", "_tuned"))
+        }
+        rows.append({"items": n, **mean, **ratios})
         run.log({f"cardinality.n{n}": mean})
     run.table("cardinality", rows)
     by_size = {row["items"]: row["whole"] for row in rows}
@@ -64,7 +53,7 @@ def cardinality(cfg, run: Run, data: Data) -> None:
     run.figure("cardinality", plots.cardinality(rows))
 
 
-def _item_policy(name: str, env, options, rng: np.random.Generator):
+def _item_policy(name: str, env: Cardinality, options: Any, rng: np.random.Generator) -> Policy:
     if name == "random":
         return RandomBid(rng)
     phi = ItemMeans(env)
@@ -77,9 +66,9 @@ def _item_policy(name: str, env, options, rng: np.random.Generator):
 # ---- human offers ----------------------------------------------------------------------------------------------------
 
 
-def casino(cfg, run: Run, data: Data) -> None:
+def casino(cfg: Any, run: Run) -> None:
     """CaSiNo: log-loss of predict-then-update on the last half of the offers, against base rates."""
-    offers, options = data.offers(), cfg.casino
+    offers, options = data.offers(cfg, run), cfg.casino
     rows, curves = [], {}
     for name, entry in options.models.items():
 
@@ -116,15 +105,15 @@ def casino(cfg, run: Run, data: Data) -> None:
 # ---- what the hidden states know ---------------------------------------------------------------------------------------
 
 
-def clusters(cfg, run: Run, data: Data) -> None:
+def clusters(cfg: Any, run: Run) -> None:
     """Two kinds of counterparts (complementary allocation): do the learnt states W h_g fall into the same two groups?"""
     from scipy.cluster.vq import kmeans2
 
-    options, task = cfg.clusters, task_of(cfg, "allocation_complementary")
-    env = AllocationComplementary(seed=1000 * run.seed, contexts=data.contexts(), counterparts=options.counterparts)
+    options, task, (seed,) = cfg.clusters, task_of(cfg, "allocation_complementary"), run.seeds([0])
+    env = AllocationComplementary(seed=seed, contexts=data.contexts(cfg, run), counterparts=options.counterparts)
 
     def work() -> dict[str, np.ndarray]:
-        policy = methods.make(method_of(cfg, "neg_ucb", task), env, 1000 * run.seed, task)
+        policy = policy_of("neg_ucb", method_of(cfg, "neg_ucb", task), task, env, seed)
         negotiate(env, policy, options.rounds)
         model = policy.model  # type: ignore[attr-defined]
         model.alternate()
@@ -153,20 +142,20 @@ def clusters(cfg, run: Run, data: Data) -> None:
     run.figure("clusters", plots.clusters(places, types))
 
 
-def warm_start(cfg, run: Run, data: Data) -> None:
+def warm_start(cfg: Any, run: Run) -> None:
     """Logged offers (made at random, answered) fitted before the first negotiation, against starting cold."""
     options, task = cfg.warm_start, task_of(cfg, cfg.warm_start.task)
-    rows = []
+    world, entry, rows = worlds_of(cfg, run, task), method_of(cfg, "neg_ucb", task), []
     for n in options.logged:
         runs = []
-        for seed in seeds_of(cfg, run):
-            env = environment_of(cfg, task, seed, data)
-            policy = policy_of(cfg, "neg_ucb", task, env, seed)
+        for seed in run.seeds(cfg.seeds):
+            env = world(seed)
+            policy: Any = policy_of("neg_ucb", entry, task, env, seed)
             x, g, y = logged(env, n, run.rng("logged", seed).numpy)
             if n:
                 policy.model.fit(x, g, y)
             runs.append(play_out(run, f"warm_start.{n}.{seed}", env, policy, options.rounds)["regret"])
-        rows.append({"logged": n, "regret": float(np.mean(runs)), "regret_sd": float(np.std(runs))})
+        rows.append({"logged": n, "regret": float(np.mean(runs)), "regret_sd": spread(runs)["sd"]})
         run.log({f"warm_start.n{n}": rows[-1]["regret"]})
     run.table("warm_start", rows)
     if len(rows) > 1:
@@ -189,9 +178,10 @@ def logged(env: Environment, n: int, rng: np.random.Generator) -> tuple[np.ndarr
 # ---- identities ------------------------------------------------------------------------------------------------------
 
 
-def identities(cfg, run: Run, data: Data) -> None:
+def identities(cfg: Any, run: Run) -> None:
     """Numbers that must be zero whatever the data: the objective never rises, the dual form equals the primal."""
-    env = environments.make("allocation_complementary", seed=1000 * run.seed, contexts=data.contexts())
+    (seed,) = run.seeds([0])
+    env = environments.make("allocation_complementary", seed=seed, contexts=data.contexts(cfg, run))
     rng = run.rng("identities").numpy
     primal_map = features.Polynomial(env.dim, env.bound)
     primal = NegUCB(primal_map, hidden=2, every=10, seed=run.seed)
@@ -212,30 +202,3 @@ def identities(cfg, run: Run, data: Data) -> None:
                 rise = max(rise, (watched.objective() - before) / max(before, 1e-12))
         env.reset()
     run.log({"identities.dual_gap": gap, "identities.objective_rise": rise})
-
-
-# ---- what a run would cost -------------------------------------------------------------------------------------------
-
-
-def dry(cfg, run: Run) -> None:
-    """run.dry: parameters, memory and an estimate of hours, without running."""
-    rows = []
-    for name in cfg.tasks:
-        task = task_of(cfg, name)
-        bids = 200 if task["search"]["method"] == "enumerate" else 60 * task["search"]["restarts"]
-        m, p, work = task["m"] + 1, (task["m"] + 1) * (1 + task["hidden"]), 0.0
-        for method in cfg.methods:
-            entry = method_of(cfg, method, task)
-            size = m * (1 + task["hidden"] * (entry.get("hidden") == "task")) if entry.get("map") == "nystrom" else m
-            work += bids * m * m + 2 * size**2 + (size**3 + cfg.counterparts * size**2) / task["every"]
-        rows.append({"task": name, "params": p, "memory_gb": 8 * (4 * p * p + 2 * cfg.counterparts * m * m) / 2**30,
-                     "hours": work * task["rounds"] * len(cfg.seeds) / 5e9 / 3600})  # fmt: skip
-    run.table("dry", rows)
-    run.log(
-        {
-            "params": max((r["params"] for r in rows), default=0),
-            "memory_gb": max((r["memory_gb"] for r in rows), default=0.0),
-            "hours": sum(r["hours"] for r in rows),
-        }
-    )
-    run.note("hours assume 5 GFlop/s of one core and about 200 bids a round; not measured, right to a factor of a few")

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Any
 
-from papers.neg_ucb.environments.base import Environment
+import gymnasium
 
-CLASSES = {
-    "allocation_linear": "allocation:AllocationLinear",
-    "allocation_complementary": "allocation:AllocationComplementary",
-    "multi_issue": "multi_issue:MultiIssue",
-    "trading": "trading:Trading",
-    "casino_replay": "casino:CasinoReplay",
-    "cardinality": "cardinality:Cardinality",
+from papers.neg_ucb.environments.allocation import AllocationComplementary, AllocationLinear
+from papers.neg_ucb.environments.base import Environment
+from papers.neg_ucb.environments.cardinality import Cardinality
+from papers.neg_ucb.environments.casino import CasinoReplay
+from papers.neg_ucb.environments.multi_issue import MultiIssue
+from papers.neg_ucb.environments.trading import Trading
+
+CLASSES: dict[str, type[Environment]] = {
+    cls.name: cls for cls in (AllocationLinear, AllocationComplementary, MultiIssue, Trading, CasinoReplay, Cardinality)
 }
 NAMES = tuple(CLASSES)
 
@@ -27,19 +28,15 @@ def make(name: str, seed: int = 0, **options: Any) -> Environment:
     """
     if name not in CLASSES:
         raise ValueError(f"name is {name!r}: the environments are {', '.join(NAMES)}")
-    module, _, cls = CLASSES[name].partition(":")
-    return getattr(import_module(f"papers.neg_ucb.environments.{module}"), cls)(seed=seed, **options)
+    return CLASSES[name](seed=seed, **options)
 
 
 def register() -> None:
     """Make the environments known to gymnasium as neg_ucb/<name>-v0."""
-    import gymnasium
-
-    for name, entry in CLASSES.items():
+    for name, cls in CLASSES.items():
         if f"neg_ucb/{name}-v0" not in gymnasium.registry:
-            gymnasium.register(
-                f"neg_ucb/{name}-v0", entry_point=f"papers.neg_ucb.environments.{entry}", disable_env_checker=True
-            )
+            entry_point = f"{cls.__module__}:{cls.__qualname__}"  # as text, so that a spec can be saved
+            gymnasium.register(f"neg_ucb/{name}-v0", entry_point=entry_point, disable_env_checker=True)
 
 
 register()

@@ -265,6 +265,7 @@ def test_warm_start_equals_learning_the_same_answers_then_alternating():
     [
         ([[np.nan, 0]], [0], [1], "not finite"),
         ([[0, 0]], [0], [2], "y is 2"),
+        ([[0, 0], [0, 0]], [0, 0], [1, np.nan], "y is nan"),
         ([[0, 0]], [0, 1], [1], "1, 2 and 1 rows"),
     ],
 )
@@ -330,6 +331,37 @@ def test_random_features_approach_the_gaussian_kernel():
     x = np.random.default_rng(0).normal(size=(100, 3))
     phi = features.RandomFourier(3, 4096, 1.3, np.random.default_rng(1))(x)[:, :-1]
     assert np.abs(2 * phi @ phi.T - features.gaussian(x, x, 1.3)).max() < 0.1
+
+
+@pytest.mark.parametrize("bound", [1.0, 3.0])
+def test_linear_and_polynomial_maps_are_those_of_their_kernels(bound):
+    rng = np.random.default_rng(0)
+    x, z = rng.normal(size=(7, 3)), rng.normal(size=(5, 3))
+    inner = (x @ z.T / bound**2 + 1) / 2
+    for phi, kernel in ((features.Linear(3, bound), inner), (features.Polynomial(3, bound), inner**2)):
+        assert phi(x).shape == (7, phi.dim)
+        assert np.allclose(phi(x) @ phi(z).T, kernel, atol=1e-12)
+        assert np.allclose(phi.kernel(x, z), kernel, atol=1e-12)
+        at_the_bound = phi(bound * x / np.linalg.norm(x, axis=1)[:, None])
+        assert np.allclose(np.linalg.norm(at_the_bound, axis=1), 1)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda rng: features.Linear(2, 0.0), "bound is 0"),
+        (lambda rng: features.Polynomial(2, -1.0), "bound is -1"),
+        (lambda rng: features.RandomFourier(2, 0, 1.0, rng), "m is 0"),
+        (lambda rng: features.RandomFourier(2, 4, 0.0, rng), "length is 0"),
+        (lambda rng: features.make("nystrom", 2, rng=rng, length=1.0), "candidates"),
+        (lambda rng: features.make("rff", 2, rng=rng), "candidates"),
+        (lambda rng: features.make("nystrom", 2, rng=rng, m=0, candidates=np.eye(2)), "m is 0"),
+        (lambda rng: features.make("nystrom", 2, rng=rng, length=-1.0, candidates=np.eye(2)), "length is -1"),
+    ],
+)
+def test_bad_maps_are_refused_by_name(make, message):
+    with pytest.raises(ValueError, match=message):
+        make(np.random.default_rng(0))
 
 
 def test_nystrom_is_exact_at_its_landmarks_and_close_between():

@@ -1,7 +1,8 @@
-"""The command: smoke in a process of its own, determinism, resume, bad input, and playing without a terminal."""
+"""The command: resume, bad input, data that are not here, and playing without a terminal."""
 
-import subprocess
+import os
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,31 +12,9 @@ from common.experiment import launch
 from papers.neg_ucb import anac, environments, features, play, plots, replay, settings
 from papers.neg_ucb.acceptance import NegUCB
 from papers.neg_ucb.negotiation import Optimistic
-from tests.papers.neg_ucb.test_anac import DOMAIN, PROFILE, write
+from tests.papers.neg_ucb.genius import DOMAIN, PROFILE, write
 
 TINY = ["rounds=15", "seeds=[0]", "threads=1", "device=cpu"]
-
-
-def test_smoke_runs_in_a_process_of_its_own(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-m", "papers.neg_ucb.train", "+exp=smoke", "threads=1", f"paths.runs={tmp_path}"],
-        capture_output=True, text=True, timeout=250, cwd=tmp_path,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert "result: " in done.stdout
-
-
-def test_help_is_answered_without_torch():
-    code = "import sys; import papers.neg_ucb.train, papers.neg_ucb; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
-
-
-def test_same_seed_gives_the_same_figures_and_another_seed_others():
-    line = [*TINY, "methods=[random,lin_ts,neg_ucb,dqn]", "tasks=[multi_issue]"]
-    first, second, other = launch("neg_ucb", line), launch("neg_ucb", line), launch("neg_ucb", [*line, "seed=1"])
-    assert first.metrics == second.metrics
-    assert first.tables == second.tables
-    assert first.metrics != other.metrics
 
 
 def test_interrupted_run_goes_on_to_the_same_figures(monkeypatch):
@@ -54,9 +33,6 @@ def test_interrupted_run_goes_on_to_the_same_figures(monkeypatch):
     monkeypatch.setattr(settings, "one_round", stopped)
     with pytest.raises(Interrupted):
         launch("neg_ucb", line)
-    import os
-    from pathlib import Path
-
     folder = Path(os.environ["PAPERS_RUNS"]) / "neg_ucb" / "default" / "latest"
     monkeypatch.setattr(settings, "one_round", original)
     resumed = launch("neg_ucb", [f"resume={folder.resolve()}"])
@@ -67,24 +43,25 @@ def test_interrupted_run_goes_on_to_the_same_figures(monkeypatch):
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("studies=[regrets]", "did you mean regret"),
+        ("parts=[regrets]", "did you mean regret"),
         ("tasks=[alocation_linear]", "did you mean allocation_linear"),
         ("methods=[neg_ubc]", "did you mean neg_ucb"),
         ("seeds=[]", "seeds is empty"),
         ("counterparts=0", "counterparts is 0"),
-        ("task.allocation_linear.m=0", "allocation_linear.m is 0"),
-        ("method.random.kind=psychic", "choose random, oracle"),
-        ("task.allocation_linear.search={method: guess}", "choose enumerate, local or sample"),
-        ("task.allocation_linear.hidden=-1", "allocation_linear.hidden is -1"),
-        ("task.allocation_linear.length=-1", "allocation_linear.length is -1"),
-        ("task.allocation_linear.methods={neg_ucb: {alpha: -1}}", "alpha must be at least 0"),
-        ("method.eps_greedy.epsilon=2", r"epsilon in \[0, 1\]"),
+        ("task_settings.allocation_linear.m=0", "allocation_linear.m is 0"),
+        ("method_settings.random.kind=psychic", "choose random, oracle"),
+        ("task_settings.allocation_linear.search={method: guess}", "choose enumerate, local, sample"),
+        ("task_settings.allocation_linear.hidden=-1", "allocation_linear.hidden is -1"),
+        ("task_settings.allocation_linear.length=-1", "allocation_linear.length is -1"),
+        ("task_settings.allocation_linear.tuned={neg_ucb: {alpha: -1}}", "alpha must be at least 0"),
+        ("method_settings.eps_greedy.epsilon=2", r"epsilon in \[0, 1\]"),
         ("cardinality.items=[0]", "cardinality.items is .0.: give at least 2"),
-        ("cardinality.items=[]", "cardinality.items is"),
+        ("cardinality.items=[]", "cardinality.items is empty"),
+        ("parts=[]", "parts is empty"),
         ("casino.m=0", "casino.m is 0"),
         ("clusters.counterparts=1", "clusters.counterparts is 1"),
         ("warm_start.logged=[-1]", "warm_start.logged is"),
-        ("tune.alphas=[]", "tune.alphas is"),
+        ("tune.alphas=[]", "tune.alphas is empty"),
     ],
 )
 def test_bad_settings_are_one_sentence(override, message):
@@ -108,7 +85,7 @@ def test_settings_that_end_a_long_run_are_refused_before_its_first_round(monkeyp
     for line, message in (
         (["methods=[random,exact_kernel]", "rounds=3001"], "holds at most 3,000 rounds"),
         (["methods=[random,neg_ubc]"], "did you mean neg_ucb"),
-        (["methods=[random]", "studies=[tune]"], "no alpha to tune"),
+        (["methods=[random]", "parts=[tune]"], "no alpha to tune"),
         (["methods=[random]", "tasks=[allocation_linear,energie]"], "did you mean energy"),
     ):
         with pytest.raises(UserError, match=message):
@@ -117,7 +94,7 @@ def test_settings_that_end_a_long_run_are_refused_before_its_first_round(monkeyp
 
 def test_a_large_domain_can_be_searched_as_the_refusal_advises():
     large = [
-        "task.multi_issue.sizes=[20,20,20,20,20]",
+        "task_settings.multi_issue.sizes=[20,20,20,20,20]",
         "tasks=[multi_issue]",
         "methods=[random,neg_ucb]",
         "rounds=3",
@@ -126,17 +103,39 @@ def test_a_large_domain_can_be_searched_as_the_refusal_advises():
     ]
     with pytest.raises(UserError, match="too many to enumerate"):
         launch("neg_ucb", large)
-    launch("neg_ucb", [*large, "task.multi_issue.search={method: local, restarts: 2, steps: 3}"])
+    launch("neg_ucb", [*large, "task_settings.multi_issue.search={method: local, restarts: 2, steps: 3}"])
 
 
 def test_bad_domain_of_ones_own_is_one_sentence(tmp_path):
     write(tmp_path, DOMAIN, PROFILE.replace('value="0.75"', 'value="0.7"'), PROFILE)
-    line = [*TINY, "tasks=[multi_issue]", "methods=[random]", f"task.multi_issue.domain='{tmp_path}'"]
+    line = [*TINY, "tasks=[multi_issue]", "methods=[random]", f"task_settings.multi_issue.domain='{tmp_path}'"]
     with pytest.raises(UserError, match=r"weights sum to 0\.95"):
         launch("neg_ucb", line)
     write(tmp_path, DOMAIN, PROFILE.replace('value="0.75"', 'value="0.751"'), PROFILE)
     result = launch("neg_ucb", line)
     assert any("renormalised" in note for note in result.notes)
+
+
+def test_a_domain_of_ones_own_is_recorded_with_its_sum_and_must_be_a_folder(tmp_path):
+    write(tmp_path, DOMAIN, PROFILE, PROFILE)
+    line = [*TINY, "tasks=[multi_issue]", "methods=[random]"]
+    result = launch("neg_ucb", [*line, f"task_settings.multi_issue.domain='{tmp_path}'"])
+    recorded = result.data["task_settings.multi_issue.domain"]
+    assert recorded["source"] == "real"
+    assert len(recorded["sha256"]) == 64
+    with pytest.raises(UserError, match="is a file, name the folder"):
+        launch("neg_ucb", [*line, f"task_settings.multi_issue.domain='{tmp_path / 'domain.xml'}'"])
+    with pytest.raises(UserError, match="check the path"):
+        launch("neg_ucb", [*line, f"task_settings.multi_issue.domain='{tmp_path / 'none'}'"])
+
+
+@pytest.mark.realdata
+def test_a_name_that_the_collection_does_not_have_is_one_sentence():
+    with pytest.raises(UserError, match=r"did you mean y2011/Laptop"):
+        launch(
+            "neg_ucb",
+            [*TINY, "tasks=[multi_issue]", "methods=[random]", "task_settings.multi_issue.domain=y2011/Laptp"],
+        )
 
 
 def test_play_without_a_terminal_is_refused(monkeypatch):
@@ -167,6 +166,8 @@ def test_generated_data_are_said_to_be():
     result = launch("neg_ucb", [*TINY, "methods=[random]"])
     assert result.data["dealornodeal_val"]["source"] == "synthetic"
     assert any("not here" in note for note in result.notes)
+    with pytest.raises(UserError, match="not here"):
+        launch("neg_ucb", [*TINY, "methods=[random]", "data.fallback=false"])
 
 
 # ---- replay ----------------------------------------------------------------------------------------------------------
