@@ -12,7 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from common.errors import UserError
+from common.errors import UserError, user_errors
+from common.metrics.summary import log_slope
 from common.run import Run
 from papers.softmax_icl import closed_form, plots
 from papers.softmax_icl.baselines import linear_descent, linear_loss
@@ -21,8 +22,7 @@ from papers.softmax_icl.descent import Descent, descend
 from papers.softmax_icl.flow import integrate_flow, learning_time
 from papers.softmax_icl.laws import frequencies
 from papers.softmax_icl.population import count_law, descent_direction, population_loss
-from papers.softmax_icl.settings import at_the_door
-from papers.softmax_icl.theorems import nan_if_none, slope
+from papers.softmax_icl.theorems import nan_if_none
 from papers.softmax_icl.trajectory import phases, time_to
 
 
@@ -35,8 +35,7 @@ def spectrum(cfg: Any, run: Run) -> None:
         times = run.stage(f"flow{s:g}", partial(_learning_times, p, part.eps))
         row: dict[str, Any] = {"s": s, "t_first": times[0], "t_last": times[-1]}
         if s > 0:  # with s = 0 all frequencies are equal
-            tail = [{"p": p[k], "t": times[k]} for k in range(part.K // 2, part.K)]
-            row["slope"] = slope(tail, "t", "p")
+            row["slope"] = log_slope(p[part.K // 2 :].tolist(), times[part.K // 2 :].tolist())
             run.log({f"spectrum.slope_{s:g}": row["slope"]})
         finite = None
         if s in part.finite_s:
@@ -96,7 +95,7 @@ def phase_diagram(cfg: Any, run: Run) -> None:
 def finite_n(cfg: Any, run: Run) -> None:
     """Does a finite prompt move the switch? Gradient descent at several N, against the flow and its large-K asymptote."""
     part = cfg.finite_n
-    with at_the_door():
+    with user_errors():
         p = frequencies("dominant", part.K, p1=part.p1)
         theory = integrate_flow(part.K, part.p1, part.eps)
     switch = phases(theory, part.eps)[0].end
@@ -143,7 +142,7 @@ def optimisers(cfg: Any, run: Run) -> None:
     vectors, so that an optimiser that works entry by entry does not see them apart.
     """
     part = cfg.optimisers
-    with at_the_door():
+    with user_errors():
         p = frequencies("dominant", part.K, p1=part.p1)
         bases = {
             "": make_features(part.K, part.K),
@@ -251,14 +250,8 @@ def race(cfg: Any, run: Run) -> None:
         floors.append({"N": N, "softmax": found, "softmax_theory": closed_form.softmax_limit(p, N).mean(), "bound": closed_form.softmax_floor(p, N).mean(),
                        "linear": closed_form.linear_floor(p, N).mean()})  # fmt: skip
     run.table("race_floors", floors)
-    eps = min(part.eps)
-    run.log(
-        {
-            "race": {
-                f"slope_{name}": slope([row for row in times if row["eps"] == eps], name)
-                for name in ("softmax", "linear")
-            }
-        }
-    )
+    finest = [row for row in times if row["eps"] == min(part.eps)]
+    for name in ("softmax", "linear"):
+        run.log({f"race.slope_{name}": log_slope([row["K"] for row in finest], [row[name] for row in finest])})
     run.log({"race.floor_error": max(abs(row["softmax"] / row["softmax_theory"] - 1) for row in floors)})
     run.figure("race", plots.race(times, floors, part.floor_K))

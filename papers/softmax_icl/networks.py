@@ -11,13 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from common.errors import UserError
+from common.errors import UserError, choose
 from common.run import Run
 from papers.softmax_icl import plots
 from papers.softmax_icl.data import Prompts, draw_tasks
 from papers.softmax_icl.model import SoftmaxICL, loss_by_feature, squared_loss
 from papers.softmax_icl.real_prompts import finite_features, sgd, stratified, token_task
-from papers.softmax_icl.theorems import nan_if_none
+from papers.softmax_icl.theorems import worst
 from papers.softmax_icl.tokens import fit
 from papers.softmax_icl.trajectory import time_to
 from papers.softmax_icl.transformer import Transformer, gain_shares
@@ -51,7 +51,7 @@ def transformers(cfg: Any, run: Run) -> None:
 
     rows, heads, paths = [], [], {}
     for variant in part.variants:
-        for seed in cfg.seeds:
+        for seed in run.seeds(cfg.seeds):
             name = f"{variant.name}{seed}"
             model = _variant(variant, part, run.rng("init", variant.name, seed).torch)
             with run.time("transformers.fit"):
@@ -65,9 +65,8 @@ def transformers(cfg: Any, run: Run) -> None:
             paths[variant.name, seed] = path
         own = [row for row in rows if row["variant"] == variant.name]
         for key in ("lead", "ratio"):
-            values = [nan_if_none(row[key]) for row in own]
-            run.log({f"transformers.{variant.name}.{key}": median(values), f"transformers.{variant.name}.{key}_min": min(values),
-                     f"transformers.{variant.name}.{key}_max": max(values)})  # fmt: skip
+            for suffix, pick in (("", median), ("_min", min), ("_max", max)):
+                run.log({f"transformers.{variant.name}.{key}{suffix}": worst((row[key] for row in own), pick)})
     run.table("transformers", rows)
     run.table("heads", heads)
     run.figure("transformers", plots.transformers(paths, part.eps))
@@ -75,12 +74,9 @@ def transformers(cfg: Any, run: Run) -> None:
 
 def _variant(variant: Any, part: Any, generator: torch.Generator) -> nn.Module:
     """The model of a variant: `paper`, or a `transformer` with its heads, layers, residual and mlp. Raises UserError for others."""
-    if variant.optimizer not in ("sgd", "adam"):
-        raise UserError(f"optimizer of {variant.name} is {variant.optimizer!r}: use sgd or adam")
-    if variant.model == "paper":
+    choose(f"optimizer of {variant.name}", variant.optimizer, ("sgd", "adam"))
+    if choose(f"model of {variant.name}", variant.model, ("paper", "transformer")) == "paper":
         return SoftmaxICL(part.d, part.K)
-    if variant.model != "transformer":
-        raise UserError(f"model of {variant.name} is {variant.model!r}: use paper or transformer")
     return Transformer(part.d, variant.heads, variant.layers, variant.residual, variant.mlp, part.init, generator)
 
 
@@ -146,27 +142,22 @@ def finite_tasks(cfg: Any, run: Run) -> None:
     rows = []
     for kind, (make, steps, optimizer) in kinds.items():
         for M in part.tasks:  # 0: a fresh task for every prompt
-            for seed in cfg.seeds:
-                name = f"tasks.{kind.replace(' ', '_')}.{M}"
+            name, own = f"tasks.{kind.replace(' ', '_')}.{M}", []
+            for seed in run.seeds(cfg.seeds):
                 tasks = draw_tasks(part.law, M, part.d, run.rng("tasks", M, seed).torch) if M else None
+                old = partial(draw, tasks=tasks)
                 model = make(run.rng(name, "init", seed).torch)
                 with run.time("finite_tasks.fit"):
-                    fit(model, partial(draw, tasks=tasks), steps, optimizer, cfg, run, f"{name}.{seed}")
-                new = mean_loss(model, draw, part.test_prompts, run.rng("new").torch)
-                old = (
-                    mean_loss(model, partial(draw, tasks=tasks), part.test_prompts, run.rng("old", M).torch)
-                    if M
-                    else new
-                )
-                rows.append({"model": kind, "tasks": M or "fresh", "seed": seed, "loss_old_tasks": old, "loss_new_tasks": new, "gap": new - old})  # fmt: skip
-            own = rows[-len(cfg.seeds) :]
-            run.log(
-                {
-                    name: {
-                        "old": median(r["loss_old_tasks"] for r in own),
-                        "new": median(r["loss_new_tasks"] for r in own),
-                    }
+                    fit(model, old, steps, optimizer, cfg, run, f"{name}.{seed}")
+                test = {
+                    key: mean_loss(model, source, part.test_prompts, run.rng("tests").torch)
+                    for key, source in (("old", old), ("new", draw))
                 }
+                own.append({"model": kind, "tasks": M or "fresh", "seed": seed, "loss_old_tasks": test["old"], "loss_new_tasks": test["new"],
+                            "gap": test["new"] - test["old"]})  # fmt: skip
+            rows += own
+            run.log(
+                {f"{name}.{key}": median([float(row[f"loss_{key}_tasks"]) for row in own]) for key in ("old", "new")}
             )
     run.table("finite_tasks", rows)
     run.figure("finite_tasks", plots.finite_tasks(rows))

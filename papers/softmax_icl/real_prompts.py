@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from common.errors import UserError
+from common.errors import UserError, user_errors
 from common.run import Run
 from papers.softmax_icl import closed_form, plots
 from papers.softmax_icl.baselines import LinearICL, least_squares, nadaraya_watson
@@ -26,14 +26,13 @@ from papers.softmax_icl.data import (
 from papers.softmax_icl.descent import Descent, descend
 from papers.softmax_icl.laws import frequencies
 from papers.softmax_icl.model import SoftmaxICL, attention_mass, loss_by_feature, squared_loss
-from papers.softmax_icl.settings import at_the_door, check_sizes
 from papers.softmax_icl.theorems import furthest, note_absence
 from papers.softmax_icl.tokens import fit
 
 
 def token_task(cfg: Any, part: Any, run: Run) -> tuple[NDArray, Tensor, Callable[..., Prompts]]:
     """p (K,), V (d, K) and draw(generator, B=..., **changes) -> Prompts. Raises UserError where the settings do not fit."""
-    with at_the_door():
+    with user_errors():
         p = frequencies(K=part.K, **part.frequencies)
         V = make_features(part.d, part.K, cfg.features.kind, run.rng("features").torch, cfg.features.coherence)
 
@@ -77,7 +76,7 @@ def tokens(cfg: Any, run: Run) -> None:
     else:
         run.note("x is not drawn from orthonormal features: A_k, B_{k,n} and L_k are not defined and not reported")
     rows, by_feature, laws, curves = [], [], [], []
-    for seed in cfg.seeds:
+    for seed in run.seeds(cfg.seeds):
         name = f"tokens{seed}"
         model = SoftmaxICL(part.d, part.K)
         with run.time("tokens.fit"):
@@ -135,7 +134,7 @@ def own_prompts(part: Any) -> Prompts | None:
     """The user's own prompts, where a file is named. Raises UserError where it cannot be used."""
     if part.prompts is None:
         return None
-    with at_the_door():
+    with user_errors():
         prompts = load_prompts(part.prompts)
         if prompts.x.shape[2] != part.d:
             raise ValueError(
@@ -177,7 +176,6 @@ def unseen_tasks(
 def ablations(cfg: Any, run: Run) -> None:
     """The paper's model, its ablations and its baselines on the same prompts, batch for batch; tested feature by feature."""
     part = cfg.tokens
-    check_sizes(part, "tokens")
     p, _, draw = token_task(cfg, part, run)
     if not finite_features(cfg, part):
         raise UserError(

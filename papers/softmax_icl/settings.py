@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -29,16 +27,15 @@ POSITIVE = {
 AT_LEAST_TWO = {"K", "K_min", "floor_K", "dominant_K"}
 
 
-@contextlib.contextmanager
-def at_the_door() -> Iterator[None]:
-    """What a library function finds wrong with a user's settings, said as one sentence."""
-    try:
-        yield
-    except ValueError as error:
-        raise UserError(str(error)) from None
+def check(cfg: Any) -> None:
+    """Raise UserError unless the settings of the parts that are to run are such as a run can use."""
+    for name in cfg.parts:
+        for section in ("ablations", "tokens") if name == "ablations" else (name,):
+            if section in cfg:  # a part that does not exist is named by `run_parts`
+                _check_sizes(cfg[section], section)
 
 
-def check_sizes(part: Any, name: str) -> None:
+def _check_sizes(part: Any, name: str) -> None:
     """Raise UserError unless the sizes, losses and learning rates of the section `name` are such; lists have to name something."""
     section: Any = OmegaConf.to_container(part)
     for key, value in section.items():

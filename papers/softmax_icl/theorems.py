@@ -10,12 +10,12 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from common.errors import UserError
+from common.errors import UserError, user_errors
+from common.metrics.summary import log_slope
 from common.run import Run
 from papers.softmax_icl import closed_form, plots
 from papers.softmax_icl.data import make_features, sample_prompts
@@ -24,7 +24,6 @@ from papers.softmax_icl.flow import integrate_flow
 from papers.softmax_icl.laws import frequencies
 from papers.softmax_icl.model import SoftmaxICL, squared_loss
 from papers.softmax_icl.population import attention_scores, population_loss
-from papers.softmax_icl.settings import at_the_door
 from papers.softmax_icl.trajectory import Phase, Trajectory, phases
 
 
@@ -40,14 +39,14 @@ def furthest(values: Iterable[float | None], centre: float) -> float:
 
 
 def worst(values: Iterable[float | None], pick: Any) -> float:
-    """`pick` (min or max) of the values; NaN where one is missing."""
+    """`pick` (min, max, median) of the values; NaN where one is missing."""
     found = [nan_if_none(value) for value in values]
     return math.nan if any(map(math.isnan, found)) else pick(found)
 
 
 def setup(cfg: Any, part: Any, run: Run, **law: Any) -> tuple[NDArray, Tensor]:
     """p (K,) under `law` and orthonormal V (d, K) of a part. Raises UserError where the settings do not fit."""
-    with at_the_door():
+    with user_errors():
         if cfg.features.coherence:
             raise ValueError(
                 f"features.coherence is {cfg.features.coherence}: this part computes in orthonormal features, only tokens can train on others"
@@ -74,7 +73,7 @@ def balanced(cfg: Any, run: Run) -> None:
     exact_time = closed_form.time_to_loss(K, part.flow_eps)
     note_absence(run, p, part.N, part.flow_eps)
     rows = []
-    for seed in cfg.seeds:
+    for seed in run.seeds(cfg.seeds):
         name = f"balanced{seed}"
         with run.time("balanced.descent"):
             descent = descend(run, name, Descent(p, part.N, part.lr, "counts_mc", part.samples), part.steps)
@@ -133,7 +132,7 @@ def imbalanced(cfg: Any, run: Run) -> None:
     part = cfg.imbalanced
     p, V = setup(cfg, part, run, **part.frequencies)
     eps = min(part.eps)
-    with at_the_door():
+    with user_errors():
         if part.frequencies.kind != "dominant" or part.K < 3:
             raise ValueError(
                 "the imbalanced part has one dominant feature and at least two others: frequencies.kind=dominant, K >= 3"
@@ -143,9 +142,9 @@ def imbalanced(cfg: Any, run: Run) -> None:
     assert switch is not None
     note_absence(run, p, part.N, eps)
     rows = []
-    for seed in cfg.seeds:
+    for seed in run.seeds(cfg.seeds):
         name = f"imbalanced{seed}"
-        with at_the_door():
+        with user_errors():
             descent = Descent(p, part.N, part.lr, part.mode, part.samples)
         with run.time("imbalanced.descent"):
             descend(run, name, descent, part.steps, watch_every=part.watch_every, snapshots=part.snapshots)
@@ -202,7 +201,7 @@ def moments(descent: Descent, rare: Trajectory, p: NDArray, eps: float) -> list[
 def scaling(cfg: Any, run: Run) -> None:
     """Learning times against K: rare queries K^2, dominant ones a constant."""
     part = cfg.scaling
-    with at_the_door(), run.time("scaling.flow"):
+    with user_errors(), run.time("scaling.flow"):
         rare = {K: integrate_flow(K, part.p1, part.eps) for K in part.K}
         dominant = {K: integrate_flow(K, part.p1, part.dominant_eps, "dominant") for K in part.dominant_K}
     rows = []
@@ -222,14 +221,9 @@ def scaling(cfg: Any, run: Run) -> None:
     large = [row for row in rows if row["K"] >= part.fit_from]
     if len(large) < 2:
         raise UserError(f"scaling.K needs two values of at least scaling.fit_from = {part.fit_from} to fit a slope")
-    run.log({"scaling.slope_switch": slope(large, "t_switch"), "scaling.slope_log_K": slope(large, "t_log_K"),
+    run.log({**{f"scaling.slope_{name}": log_slope([row["K"] for row in large], [row[f"t_{name}"] for row in large]) for name in ("switch", "log_K")},
              "scaling.phases": min(row["phases"] for row in large)})  # fmt: skip
     times = [path.t[-1] for path in dominant.values()]
     run.table("scaling_dominant", [{"K": K, f"t_{part.dominant_eps:g}": path.t[-1]} for K, path in dominant.items()])
     run.log({"scaling.dominant_spread": max(times) / min(times)})
     run.figure("scaling", plots.scaling(rows, {K: path.t[-1] for K, path in dominant.items()}, part.p1))
-
-
-def slope(rows: list[dict[str, Any]], name: str, against: str = "K") -> float:
-    """Least-squares slope of ln(name) against ln(against)."""
-    return float(np.polyfit(np.log([row[against] for row in rows]), np.log([row[name] for row in rows]), 1)[0])

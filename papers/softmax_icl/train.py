@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from common.experiment import Run, experiment
+from common.experiment import Run, experiment, run_parts
 
 
 @experiment("softmax_icl")
 def train(cfg, run: Run) -> None:
-    from common.errors import UserError
     from papers.softmax_icl import beyond, networks, real_prompts, settings, theorems
 
-    parts = {
+    settings.check(cfg)
+    run.record_data("prompts", "synthetic", "papers.softmax_icl.data.sample_prompts", None)
+    run_parts(cfg, run, {
         # the paper's theorems
         "balanced": theorems.balanced,  # two phases; exact solution for infinite prompts
         "imbalanced": theorems.imbalanced,  # a dominant feature: one phase for it, four for the others
@@ -25,15 +26,7 @@ def train(cfg, run: Run) -> None:
         "finite_tasks": networks.finite_tasks,  # memorising M tasks against learning in context
         "optimisers": beyond.optimisers,  # SGD, class-balanced queries, sign descent, Adam
         "race": beyond.race,  # linear against softmax attention: learning time and floor
-    }
-    if unknown := [name for name in cfg.parts if name not in parts]:
-        raise UserError(f"unknown part {unknown[0]!r}: the parts are {', '.join(parts)}")
-    if not cfg.seeds:
-        raise UserError("seeds is empty: name at least one, seeds=[0] say")
-    for name in cfg.parts:
-        settings.check_sizes(cfg[name], name)
-    for name in cfg.parts:
-        parts[name](cfg, run)
+    })  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -102,7 +102,7 @@ def resumable_each_step(run, name, steps, state):
         ("race.eps=[]", "race.eps is empty"),
         ("transformers.eps=0.0", "transformers.eps is 0.0"),
         ("transformers.gaussian_x=true", "orthonormal features"),
-        ("transformers.variants=[{name:a,model:tree,optimizer:sgd}]", "model of a is 'tree'"),
+        ("transformers.variants=[{name:a,model:tree,optimizer:sgd}]", "unknown model of a 'tree'"),
         ("finite_tasks.K=9", "K is 9 and d is 8"),
         ("parts=[balance]", "unknown part 'balance'"),
         ("seeds=[]", "seeds"),
@@ -149,7 +149,7 @@ def test_real_prompts_follow_the_population_curve_and_are_drawn_anew(monkeypatch
     monkeypatch.setattr(plots, "token_losses", lambda losses, *rest: curves.extend(losses) or figure(losses, *rest))
     tokens = ["+exp=smoke", "threads=1", "parts=[tokens]"]
     still = launch("softmax_icl", [*tokens, "tokens.lr=1e-9", "tokens.steps=40"])
-    assert len(set(curves[0])) == 40  # nothing is learned, so that only the prompts change
+    assert len({round(loss, 6) for loss in curves[0]}) == 40  # nothing is learned, so that only the prompts change
     assert still.metrics["tokens.over_population"] == pytest.approx(1, abs=0.1)
     moving = launch("softmax_icl", [*tokens, "tokens.steps=60", "tokens.batch_size=512"])
     assert moving.metrics["tokens.over_population"] == pytest.approx(1, abs=0.05)
