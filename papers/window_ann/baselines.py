@@ -1,18 +1,15 @@
-"""What the paper compares with, and what a user would reach for: pre- and postfiltering in several forms, and two libraries.
+"""What the paper compares with: pre- and postfiltering in several forms. Other libraries are in peers.py.
 
 All work on a segment's label-sorted points, where a window is a range of ranks [s, e), and return ranks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 
 from papers.window_ann import executor
-from papers.window_ann.base import need
 from papers.window_ann.beam import scratch
+from papers.window_ann.peers import inside
 from papers.window_ann.segment import Segment
 from papers.window_ann.vamana import Graph, search
 
@@ -44,11 +41,7 @@ def postfilter_within(
     if best is None:
         return np.full((len(Q), k), -1), 0.0
     ids, spent = best
-    ranks = np.full((len(Q), k), -1)
-    for i, row in enumerate(ids):
-        inside = row[(row >= S[i]) & (row < E[i])][:k]
-        ranks[i, : len(inside)] = inside
-    return ranks, spent
+    return inside(ids, S, E, k), spent
 
 
 def incremental(
@@ -61,8 +54,15 @@ def incremental(
         np.full((nq, k), np.inf, np.float32),
         np.zeros(nq, np.int64),
     )
-    work = scratch(len(segment.X), len(segment.X), segment.G.shape[1])
-    executor.incremental_part(segment.X, segment.G, segment.layout, Q, S, E, patience, ids, distances, computed, work)
+    size = max(1, -(-nq // segment.threads))
+
+    def part(i: int) -> None:
+        cut = slice(i, i + size)
+        work = scratch(len(segment.X), len(segment.X), segment.G.shape[1])
+        executor.incremental_part(segment.X, segment.G, segment.layout, Q[cut], S[cut], E[cut], patience, ids[cut], distances[cut],
+                                  computed[cut], work)  # fmt: skip
+
+    segment.in_threads(part, range(0, nq, size))
     return ids, computed
 
 
@@ -102,77 +102,3 @@ def prefilter_scattered(
         near = np.argsort(distance, kind="stable")[:k]
         ids[i, : len(near)] = s + near
     return ids
-
-
-def faiss_range(X: np.ndarray, kind: str = "hnsw", threads: int = 1, **options: Any) -> Callable:
-    """faiss with an IDSelectorRange on the sorted ids, which is the window exactly. kind: flat | hnsw | ivf.
-
-    hnsw: M, ef_construction, searched with efSearch; ivf: nlist, searched with nprobe. Returns search(Q, S, E, k, setting).
-    """
-    faiss = need("faiss", "faiss-cpu")
-    faiss.omp_set_num_threads(threads)
-    d = X.shape[1]
-    if kind == "flat":
-        index = faiss.IndexFlatL2(d)
-    elif kind == "hnsw":
-        index = faiss.IndexHNSWFlat(d, options.get("M", 16))
-        index.hnsw.efConstruction = options.get("ef_construction", 100)
-    else:
-        index = faiss.IndexIVFFlat(faiss.IndexFlatL2(d), d, options.get("nlist", int(len(X) ** 0.5)))
-        index.train(X)
-    index.add(X)
-
-    def find(Q: np.ndarray, S: np.ndarray, E: np.ndarray, k: int, setting: int) -> np.ndarray:
-        ids = np.empty((len(Q), k), np.int64)
-        for i in range(len(Q)):
-            selector = faiss.IDSelectorRange(int(S[i]), int(E[i]))
-            if kind == "hnsw":
-                parameters = faiss.SearchParametersHNSW(efSearch=setting, sel=selector)
-            elif kind == "ivf":
-                parameters = faiss.SearchParametersIVF(nprobe=setting, sel=selector)
-            else:
-                parameters = faiss.SearchParameters(sel=selector)
-            ids[i] = index.search(Q[i : i + 1], k, params=parameters)[1][0]
-        return ids
-
-    return find
-
-
-def hnswlib_filter(X: np.ndarray, threads: int = 1, M: int = 16, ef_construction: int = 100, seed: int = 0) -> Callable:
-    """hnswlib with its filter callback. Returns search(Q, S, E, k, ef); where fewer than k are found the row is all -1."""
-    hnswlib = need("hnswlib", "hnswlib (it compiles with a C++ compiler)")
-    index = hnswlib.Index("l2", X.shape[1])
-    index.init_index(len(X), M=M, ef_construction=ef_construction, random_seed=seed)
-    index.add_items(X, np.arange(len(X)), num_threads=threads)
-
-    def find(Q: np.ndarray, S: np.ndarray, E: np.ndarray, k: int, ef: int) -> np.ndarray:
-        index.set_ef(ef)
-        ids = np.full((len(Q), k), -1)
-        for i, (s, e) in enumerate(zip(S.tolist(), E.tolist(), strict=True)):
-            try:
-                ids[i] = index.knn_query(Q[i : i + 1], k, num_threads=1, filter=lambda label, s=s, e=e: s <= label < e)[
-                    0
-                ][0]
-            except RuntimeError:  # it refuses to return fewer than k
-                continue
-        return ids
-
-    return find
-
-
-def usearch_post(X: np.ndarray, threads: int = 1, M: int = 16, ef_construction: int = 100) -> Callable:
-    """usearch, then dropping what lies outside. Returns search(Q, S, E, k, candidates)."""
-    usearch = need("usearch.index", "usearch")
-    index = usearch.Index(ndim=X.shape[1], metric="l2sq", connectivity=M, expansion_add=ef_construction)
-    index.add(np.arange(len(X)), X, threads=threads)
-
-    def find(Q: np.ndarray, S: np.ndarray, E: np.ndarray, k: int, candidates: int) -> np.ndarray:
-        index.expansion_search = candidates
-        keys = np.asarray(index.search(Q, candidates, threads=threads).keys).astype(np.int64)
-        ids = np.full((len(Q), k), -1)
-        for i, row in enumerate(keys):
-            inside = row[(row >= S[i]) & (row < E[i])][:k]
-            ids[i, : len(inside)] = inside
-        return ids
-
-    return find

@@ -134,14 +134,18 @@ def beam_search(X, first, G, row, entry, q, beam, k, cut, work):
                 prefetch(X, first + v)
         computed += number
         place += 1
+        while place < size and keys[place] & ONE:
+            place += 1
+        if place < size:  # the next to be expanded, unless something closer comes
+            prefetch(G, row + key_id(keys[place]))
         for t in range(number):
             v = np.int64(fresh[t])
             size, at = insert(keys, size, beam, as_key(squared(X, first + v, q), v))
-            place = min(place, at)
+            if at <= place:
+                place = at
+                prefetch(G, row + v)
         if cut > 0 and size > k:
             limit = np.float32(cut) * key_distance(keys[k])
             while size > k + 1 and key_distance(keys[size - 1]) > limit:
                 size -= 1
-        while place < size and keys[place] & ONE:
-            place += 1
     return size, computed, expanded

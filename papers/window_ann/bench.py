@@ -1,220 +1,184 @@
-"""Races of window search: queries a second at equal recall, builds and memory, ours against the libraries that are installed.
+"""Races of window search: queries a second against recall, builds and memory, ours against the libraries that are installed.
 
-`bench(quick)` returns tables. Every contender gets the same queries, windows, exact truth and threads; its settings are
-swept once, and the fastest that reaches the recall then runs in rounds, one run of each contender a round, so that a busy
-moment hits all alike. Medians of the rounds are reported with their lowest and highest. Compiling and building are not in them.
+`bench(quick)` returns tables. Every contender gets the same queries, windows, exact truth and threads. Its settings are
+swept once, from fast to slow; those worth keeping then run in rounds, one run of each a round, so that a busy moment hits
+all alike. Figures are medians of the rounds. Compiling and building are not in them. A setting too slow to answer
+all queries in BUDGET seconds is asked the first few of them.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from common.errors import UserError
-from papers.window_ann import baselines, datasets, evaluate, vamana
+from common.race import race
+from papers.window_ann import datasets, evaluate, vamana
+from papers.window_ann.base import need
+from papers.window_ann.contenders import Contender, K, Others, build_row, ours, seconds
 from papers.window_ann.index import WindowIndex
+from papers.window_ann.plans import OURS
 from papers.window_ann.segment import available_cores
-from papers.window_ann.windows import rank_interval
 
-OURS = ("tree", "optimized_postfilter", "three_split", "super_postfilter")
-BEAMS = (10, 14, 20, 28, 40, 56, 80, 160, 320, 640, 1280)
-WIDTHS = (16, 32, 64, 128, 256, 512, 1024, 2048)
-TARGETS = (0.8, 0.85, 0.9, 0.93, 0.95, 0.97, 0.99)
-K = 10
-
-Contender = Iterable[tuple[Any, Callable[[], np.ndarray]]]  # settings from fast to slow, each with the search it makes
+PEERS = ("faiss-cpu", "hnswlib", "usearch")
+LEVELS = (0.9, 0.95)
+BUDGET = 0.06  # seconds one run of a contender may take
+FEW = 10  # queries that even the slowest answers
 
 
-def seconds(call: Callable[[], Any]) -> tuple[float, Any]:
-    start = time.perf_counter()
-    value = call()
-    return time.perf_counter() - start, value
+def sweep(contender: Contender, truth: np.ndarray, level: float) -> list[dict[str, Any]]:
+    """Each setting once: rows {contender, setting, queries, recall, distances, qps}, less those that a faster one of at least its recall beats clearly.
+
+    Ends where recall passes 0.999, or where settings have become four times slower than the one that reached `level`.
+    """
+    rows: list[dict[str, Any]] = []
+    best = 0.0
+    for setting in contender.settings:
+        contender.search(setting, 1)  # compiles
+        few, _ = seconds(partial(contender.search, setting, FEW))
+        count = int(min(len(truth), max(FEW, BUDGET / few * FEW)))
+        took, (ids, distances) = seconds(partial(contender.search, setting, count))
+        row = {"contender": contender.name, "setting": str(setting), "queries": count, "recall": evaluate.recall(ids, truth[:count]),
+               "distances": distances, "qps": count / took, "run": partial(contender.search, setting, count)}  # fmt: skip
+        rows.append(row)
+        if row["recall"] >= level:
+            best = max(best, row["qps"])
+        if row["recall"] > 0.999 or row["qps"] < best / 4:
+            break
+    return [row for row in rows if not any(o["recall"] >= row["recall"] and o["qps"] > 1.3 * row["qps"] for o in rows)]
 
 
-def race(
-    contenders: dict[str, Contender], truth: np.ndarray, level: float, rounds: int
-) -> tuple[list[dict], list[dict]]:
-    """(the whole curves, the race): rows {contender, setting, recall, qps} and {contender, setting, recall, qps, low, high}."""
-    curves: list[dict] = []
-    runners: dict[str, tuple[Any, Callable, float]] = {}
-    nq = len(truth)
-    for name, settings in contenders.items():
-        best = 0.0
-        for setting, call in settings:
-            call()
-            took, ids = seconds(call)
-            found, qps = evaluate.recall(ids, truth), nq / took
-            curves.append({"contender": name, "setting": str(setting), "recall": found, "qps": qps})
-            if found >= level and qps > best:
-                best, runners[name] = qps, (setting, call, found)
-            if found > 0.999 or (best and qps < best / 4):
-                break
-    times: dict[str, list[float]] = {name: [] for name in runners}
-    for _ in range(rounds):
-        for name, (_, call, _) in runners.items():
-            times[name].append(nq / seconds(call)[0])
-    rows = [
-        {
-            "contender": name,
-            "setting": str(setting),
-            "recall": found,
-            "qps": float(np.median(times[name])),
-            "low": min(times[name]),
-            "high": max(times[name]),
-        }
-        for name, (setting, _, found) in runners.items()
-    ]
-    return curves, sorted(rows, key=lambda row: -row["qps"])
+def curves(field: Iterable[Contender], truth: np.ndarray, rounds: int, level: float) -> list[dict[str, Any]]:
+    """The settings of all contenders in `rounds` rounds: rows as `sweep`'s with qps the median, low and high."""
+    rows = [row for contender in field for row in sweep(contender, truth, level)]
+    times = race({str(i): row.pop("run") for i, row in enumerate(rows)}, repeats=rounds)
+    return [
+        row | {"qps": row["queries"] / t["median_s"], "low": row["queries"] / t["max_s"], "high": row["queries"] / t["min_s"]}
+        for row, t in zip(rows, times, strict=True)
+    ]  # fmt: skip
 
 
-def ours(index: WindowIndex, Q: np.ndarray, lo: np.ndarray, hi: np.ndarray) -> dict[str, Contender]:
-    def search(**how: Any) -> Callable[[], np.ndarray]:
-        return lambda: index.search(Q, lo, hi, K, **how)[0]
-
-    found: dict[str, Contender] = {"prefilter": [("", search(method="prefilter"))]}
-    for method in ("postfilter", *OURS):
-        found[method] = [(beam, search(method=method, beam=beam)) for beam in BEAMS]
-    return found | {"planner": [(target, search(method="auto", recall=target)) for target in TARGETS]}
-
-
-def peers(index: WindowIndex, threads: int, skipped: list[dict]) -> dict[str, Callable]:
-    """name -> search(Q, S, E, k, setting), returning ranks; a library that is not installed becomes a row of `skipped`."""
-    segment = index.segments[0]
-    X = segment.X
-    norms = (X**2).sum(1)
-    scattered = np.empty_like(X)
-    scattered[segment.ids] = X
-    found: dict[str, Callable] = {
-        "prefilter, BLAS": lambda Q, S, E, k, _: baselines.prefilter_blas(X, norms, Q, S, E, k),
-        "prefilter, gathered and sorted": lambda Q, S, E, k, _: baselines.prefilter_scattered(
-            scattered, segment.ids, Q, S, E, k
-        ),
-        "incremental postfilter": lambda Q, S, E, k, patience: baselines.incremental(segment, Q, S, E, k, patience)[0],
-    }
-    makers: dict[str, Callable] = {
-        "faiss flat, range selector": lambda: baselines.faiss_range(X, "flat", threads),
-        "faiss HNSW, range selector": lambda: baselines.faiss_range(X, "hnsw", threads),
-        "faiss IVF, range selector": lambda: baselines.faiss_range(X, "ivf", threads),
-        "hnswlib, filter": lambda: baselines.hnswlib_filter(X, threads),
-        "usearch, postfilter": lambda: baselines.usearch_post(X, threads),
-    }
-    for name, make in makers.items():
-        try:
-            took, found[name] = seconds(make)
-            skipped.append({"peer": name, "build_s": took, "note": ""})
-        except UserError as error:
-            skipped.append({"peer": name, "build_s": None, "note": str(error)})
+def fastest(rows: Iterable[dict[str, Any]], level: float) -> dict[str, dict[str, Any]]:
+    """contender -> its fastest row that reaches the level."""
+    found: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        if row["recall"] >= level and row["qps"] > found.get(row["contender"], {"qps": 0.0})["qps"]:
+            found[row["contender"]] = row
     return found
 
 
-def settings_of(name: str) -> tuple[Any, ...]:
-    if name.startswith("prefilter") or "flat" in name:
-        return (0,)
-    if "IVF" in name:
-        return (1, 2, 4, 8, 16, 32, 64, 128)
-    return (8, 32, 128, 512) if name.startswith("incremental") else WIDTHS
+def family(contender: str) -> str:
+    """prefilter | postfilter | faiss | hnswlib | usearch: whose fastest is compared with ours."""
+    return "postfilter" if contender == "incremental postfilter" else contender.split(",")[0].split(" ")[0]
 
 
-def at_scale(
-    n: int, fractions: Iterable[int], level: float, rounds: int, threads: int, nq: int = 500, seed: int = 0
-) -> dict[str, list[dict]]:
-    """S1: every method and peer on the mixture of n points, at each window size."""
-    rng = np.random.default_rng(seed)
-    work = datasets.mixture(rng, n, nq)
-    index = WindowIndex(R=24, L=48, cutoff=1000 if n > 50_000 else 250, threads=threads, seed=seed)
-    built, _ = seconds(lambda: index.fit(work.X, work.labels))
-    segment = index.segments[0]
-    calibrated, _ = seconds(lambda: segment.costs(K, level, index.graph_cost))
-    note = f"{segment.stored / n:.1f} graphs a point, {segment.G.nbytes / 1e6:.0f} MB of edges"
-    builds: list[dict] = [{"peer": "window index, all levels", "build_s": built, "note": note}]
-    builds.append({"peer": "planner's calibration", "build_s": calibrated, "note": ""})
-    others = peers(index, threads, builds)
-    curves, best, ratios = [], [], []
-    for p in fractions:
-        lo, hi = datasets.windows(work.labels, 2.0**p, nq, rng)
-        truth = datasets.truth(work.X, work.labels, work.queries, lo, hi, K)
-        S, E = rank_interval(segment.labels, lo, hi)
+def summary(rows: Sequence[dict[str, Any]], level: float) -> dict[str, Any]:
+    """S1 and the planner at one level: the best of the paper's methods over the best of all else, and over each family of it.
 
-        def in_ids(call: Callable, setting: Any, S: np.ndarray = S, E: np.ndarray = E) -> Callable[[], np.ndarray]:
-            def search() -> np.ndarray:
-                ranks = call(work.queries, S, E, K, setting)
-                return np.where(ranks >= 0, segment.ids[ranks], -1)
+    The planner is measured against the best single method, whatever the paper's user would have chosen.
+    """
+    best = {name: row["qps"] for name, row in fastest(rows, level).items()}
+    mine = max((m for m in OURS if m in best), key=best.__getitem__)
+    others = {name: qps for name, qps in best.items() if name not in (*OURS, "planner")}
+    theirs = max(others, key=others.__getitem__)
+    single = max(best[m] for m in (*OURS, "prefilter", "postfilter") if m in best)
+    row = {"recall": level, "best of ours": mine, "qps": best[mine], "best other": theirs, "its qps": best[theirs],
+           "speedup": best[mine] / best[theirs], "planner / best single": best.get("planner", np.nan) / single}  # fmt: skip
+    for name in ("prefilter", "postfilter", "faiss", "hnswlib", "usearch"):
+        rivals = [qps for other, qps in others.items() if family(other) == name]
+        row[f"over {name}"] = best[mine] / max(rivals) if rivals else np.nan
+    return row
 
-            return search
 
-        field = ours(index, work.queries, lo, hi) | {
-            name: [(x, in_ids(call, x)) for x in settings_of(name)] for name, call in others.items()
-        }
-        curve, rows = race(field, truth, level, rounds)
-        where = {"threads": threads, "window": f"2^{p}"}
-        curves += [where | row for row in curve]
-        best += [where | row for row in rows]
-        qps = {row["contender"]: row["qps"] for row in rows}
-        qps_of = {name: q for name, q in qps.items() if name not in (*OURS, "planner")}
-        mine, theirs = max((m for m in OURS if m in qps), key=qps.__getitem__), max(qps_of, key=qps_of.__getitem__)
-        single = max(qps[name] for name in (*OURS, "prefilter", "postfilter") if name in qps)
-        ratios.append(
+def lines(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A row for each contender: its whole curve, and in `pareto` the points that no contender beats."""
+    front = set(evaluate.pareto([(row["recall"], row["qps"]) for row in rows]))
+    found = []
+    for name in dict.fromkeys(row["contender"] for row in rows):
+        mine = sorted((row for row in rows if row["contender"] == name), key=lambda row: row["recall"])
+        found.append(
             {
-                **where,
-                "best of ours": mine,
-                "qps": qps[mine],
-                "best other": theirs,
-                "its qps": qps[theirs],
-                "speedup": qps[mine] / qps[theirs],
-                "planner / best single": qps.get("planner", float("nan")) / single,
+                "contender": name,
+                "recall": [round(row["recall"], 3) for row in mine],
+                "qps": [round(row["qps"]) for row in mine],
+                "pareto": [(row["recall"], row["qps"]) in front for row in mine],
             }
         )
-    return {
-        f"speedup_{threads}t": ratios,
-        f"race_{threads}t": best,
-        f"curves_{threads}t": curves,
-        f"builds_{threads}t": builds,
-    }
+    return found
 
 
-def _vamana(graph: vamana.Graph, X: np.ndarray, Q: np.ndarray, beam: int) -> np.ndarray:
-    return vamana.search(graph, X, Q, beam, K)[0]
+def at_scale(n: int, powers: Iterable[int], threads: Sequence[int], rounds: int, nq: int = 500, seed: int = 0) -> dict[str, list[dict]]:  # fmt: skip
+    """S1: every method and peer on the mixture of n points at windows of 2^p of them. Built once, searched with each number of threads."""
+    rng = np.random.default_rng(seed)
+    work = datasets.mixture(rng, n, nq)
+    cores = available_cores()
+    index = WindowIndex(R=24, L=48, cutoff=1000 if n > 50_000 else 250, threads=cores, seed=seed)
+    built, _ = seconds(lambda: index.fit(work.X, work.labels))
+    segment = index.segments[0]
+    size = segment.G.nbytes + segment.X.nbytes
+    note = f"{segment.stored / n:.1f} graphs a point: {segment.G.nbytes / 1e6:.0f} MB of edges, {segment.X.nbytes / 1e6:.0f} MB of points"
+    builds = [build_row("window index, all levels", built, cores, size, note)]
+    calibrated, _ = seconds(lambda: segment.costs(K, LEVELS[0], index.graph_cost))
+    builds.append(build_row("the planner's calibration", calibrated, cores, None, ""))
+    others = Others(index, cores)
+    speedups, chosen, whole = [], [], []
+    for p in powers:
+        lo, hi = datasets.windows(work.labels, 2.0**p, nq, rng)
+        truth = datasets.truth(work.X, work.labels, work.queries, lo, hi, K)
+        for number in threads:
+            index.threads = number
+            field = [*ours(index, work.queries, lo, hi), *others.at(work.queries, lo, hi, number)]
+            rows = curves(field, truth, rounds, max(LEVELS))
+            where = {"threads": number, "window": f"2^{p}"}
+            speedups += [where | summary(rows, level) for level in LEVELS]
+            best = fastest(rows, LEVELS[0])
+            chosen += [where | row for row in sorted(best.values(), key=lambda row: -row["qps"])]
+            whole += [where | line for line in lines(rows)]
+    return {"speedup": speedups, "fastest_at_0.9": chosen, "curves": whole, "builds": builds + others.builds}
 
 
-def _hnsw(index: Any, Q: np.ndarray, ef: int) -> np.ndarray:
-    index.set_ef(ef)
-    return index.knn_query(Q, K, num_threads=1)[0].astype(np.int64)
-
-
-def graphs(X: np.ndarray, Q: np.ndarray, rounds: int) -> list[dict]:
-    """Our Vamana against hnswlib's HNSW on the same points, one thread: queries a second at recall@10 >= 0.95."""
+def graphs(X: np.ndarray, Q: np.ndarray, rounds: int) -> list[dict[str, Any]]:
+    """Our Vamana against hnswlib's HNSW on the same points, no windows, one thread: queries a second at recall@10 >= 0.95."""
     truth = datasets.truth(X, np.zeros(len(X)), Q, np.zeros(len(Q)), np.zeros(len(Q)), K)
-    field: dict[str, Contender] = {}
-    build: dict[str, float] = {}
+    beams = tuple(range(10, 60, 2))
+    field, build, note = [], {}, {}
     vamana.build(X[:50], 24, 128)  # compile
+
     for R, L, alpha in ((32, 64, 1.0), (24, 128, 1.05)):
         name = f"vamana R={R} L={L} alpha={alpha}"
         build[name], graph = seconds(partial(vamana.build, X, R, L, alpha))
-        field[name] = [(b, partial(_vamana, graph, X, Q, b)) for b in range(10, 60, 2)]
-    try:
-        hnswlib = baselines.need("hnswlib", "hnswlib")
-    except UserError as error:
-        return [
-            row | {"build_s": build[row["contender"]], "note": str(error)}
-            for row in race(field, truth, 0.95, rounds)[1]
-        ]
+
+        def ask(beam: int, count: int, graph: vamana.Graph = graph) -> tuple[np.ndarray, float]:
+            ids, _, computed = vamana.search(graph, X, Q[:count], beam, K)
+            return ids, float(computed.mean())
+
+        field.append(Contender(name, beams, ask))
     for M, ef in ((16, 100), (24, 200)):
         name = f"hnswlib M={M} ef_construction={ef}"
-        hnsw = hnswlib.Index("l2", X.shape[1])
+        try:
+            hnsw = need("hnswlib", "hnswlib").Index("l2", X.shape[1])
+        except UserError as error:
+            note[field[0].name] = str(error)
+            break
         hnsw.init_index(len(X), M=M, ef_construction=ef, random_seed=0)
         build[name], _ = seconds(partial(hnsw.add_items, X, np.arange(len(X)), num_threads=1))
-        field[name] = [(b, partial(_hnsw, hnsw, Q, b)) for b in range(10, 60, 2)]
-    _, rows = race(field, truth, 0.95, rounds)
-    first = max(row["qps"] for row in rows if row["contender"].startswith("hnswlib"))
-    return [row | {"build_s": build[row["contender"]], "over best hnswlib": row["qps"] / first} for row in rows]
+
+        def ask_hnsw(beam: int, count: int, hnsw: Any = hnsw) -> tuple[np.ndarray, None]:
+            hnsw.set_ef(beam)
+            return hnsw.knn_query(Q[:count], K, num_threads=1)[0].astype(np.int64), None
+
+        field.append(Contender(name, beams, ask_hnsw))
+    best = fastest(curves(field, truth, rounds, 0.95), 0.95)
+    first = max((row["qps"] for name, row in best.items() if name.startswith("hnswlib")), default=np.nan)
+    return [row | {"build_s": build[name], "over best hnswlib": row["qps"] / first, "note": note.get(name, "")} for name, row in best.items()]  # fmt: skip
 
 
 def bench(quick: bool = False) -> dict[str, list[dict]]:
-    """All races. quick: a tenth of a minute of small sizes, to see that they run."""
+    """All races. quick: small sizes, to see that they run."""
     from common.data.registry import locate
     from papers.window_ann.data import read_vecs
 
@@ -224,18 +188,23 @@ def bench(quick: bool = False) -> dict[str, list[dict]]:
     except UserError:
         work = datasets.mixture(np.random.default_rng(0), 10_000, 500)
         X, Q = work.X, work.queries
-    rounds = 1 if quick else 7
-    tables = {"graphs": graphs(X[: 1000 if quick else None], Q[: 50 if quick else None], rounds)}
-    for threads in (1,) if quick else sorted({1, min(2, available_cores())}):
-        n, fractions = (2000, (0, -2)) if quick else (200_000, (0, -1, -2, -3, -4, -5, -6, -7, -8, -10))
-        tables |= at_scale(n, fractions, 0.9, rounds, threads, nq=50 if quick else 500)
-    return tables
+    threads = sorted({1, min(2, available_cores())})
+    if quick:
+        return {"graphs": graphs(X[:1000], Q[:50], 1)} | at_scale(2000, (0, -2), threads, 1, nq=50)
+    return {"graphs": graphs(X, Q, 15)} | at_scale(200_000, (0, -1, -2, -3, -4, -5, -6, -7, -8, -10), threads, 7)
 
 
-if __name__ == "__main__":
-    import sys
+def plots(tables: dict[str, list[dict]], folder: Path) -> None:
+    """The figure of the chapter, from the tables of `bench`, as they are recorded."""
+    from papers.window_ann.plots import raced
 
-    from common.report import show
+    raced([row for row in tables["curves"] if row["threads"] == 1]).savefig(folder / "race.png", dpi=110)
 
-    for title, rows in bench("quick" in sys.argv[1:]).items():
-        show(title, rows)
+
+if __name__ == "__main__":  # draw what is recorded
+    import json
+
+    from common.files import ROOT
+
+    recorded = json.loads((ROOT / "docs" / "benchmarks.json").read_text())
+    plots(recorded["window_ann"]["tables"], Path(__file__).parent / "figures")

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from common.errors import UserError
 
 try:
@@ -48,25 +50,38 @@ def jit(function: Callable) -> Any:
 
 
 @intrinsic
-def _prefetch(typingctx, array, row):
-    """Ask for the first cache lines of array[row] (a 2-D C array); the search computes something else meanwhile."""
+def _prefetch_line(typingctx, array, row, offset):
+    """Ask for the cache line `offset` bytes into array[row] (a 2-D C array)."""
 
     def codegen(context, builder, signature, arguments):
         view = context.make_array(signature.args[0])(context, builder, arguments[0])
         stride = builder.extract_value(view.strides, 0)
-        byte = ir.IntType(8).as_pointer()
-        start = builder.gep(builder.bitcast(view.data, byte), [builder.mul(arguments[1], stride)])
-        flag = ir.IntType(32)
-        hint = builder.module.declare_intrinsic(
-            "llvm.prefetch", [byte], ir.FunctionType(ir.VoidType(), [byte, flag, flag, flag])
-        )
-        for line in range(LINES):
-            address = builder.gep(start, [ir.Constant(ir.IntType(64), 64 * line)])
-            builder.call(hint, [address, *(ir.Constant(flag, value) for value in (0, 3, 1))])  # read, keep, data
+        byte, flag = ir.IntType(8).as_pointer(), ir.IntType(32)
+        place = builder.add(builder.mul(arguments[1], stride), arguments[2])
+        address = builder.gep(builder.bitcast(view.data, byte), [place])
+        kind = ir.FunctionType(ir.VoidType(), [byte, flag, flag, flag])
+        hint = builder.module.declare_intrinsic("llvm.prefetch", [byte], kind)
+        builder.call(hint, [address, *(ir.Constant(flag, value) for value in (0, 3, 1))])  # read, keep, data
         return context.get_dummy_value()
 
-    return types.void(array, types.intp), codegen
+    return types.void(array, types.intp, types.intp), codegen
 
 
-prefetch: Any = _prefetch
-LINES = 6  # 64-byte lines asked for ahead; the hardware prefetcher follows a longer row by itself
+prefetch_line: Any = _prefetch_line
+LINE = 64  # bytes of a cache line
+LINES = 8  # asked for ahead at most; the hardware prefetcher follows a longer row by itself
+
+
+@jit
+def prefetch(array, row):
+    """Ask for array[row]; the search computes something else until it comes. A row may begin within a line: one more."""
+    for line in range(min((array.shape[1] * array.itemsize - 1) // LINE + 2, LINES)):
+        prefetch_line(array, row, line * LINE)
+
+
+def aligned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """An empty array that begins with a cache line: rows of whole lines then touch no line too many."""
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    raw = np.empty(size + LINE, np.uint8)
+    start = -raw.ctypes.data % LINE
+    return raw[start : start + size].view(dtype).reshape(shape)

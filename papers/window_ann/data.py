@@ -43,15 +43,18 @@ def read_vecs(path: Path) -> np.ndarray:
 
 
 def read_hdf5(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """(train, test) of a file in the ann-benchmarks layout."""
+    """(train, test) of a file in the ann-benchmarks layout, (n, d) and (nq, d) float32."""
     try:
         import h5py
     except ImportError as error:
         raise UserError("reading .hdf5 needs h5py: pip install h5py") from error
-    with h5py.File(path) as file:
-        if not {"train", "test"} <= set(file):
-            raise UserError(f"{path} has no train and test: give a file of the ann-benchmarks layout")
-        return np.asarray(file["train"], np.float32), np.asarray(file["test"], np.float32)
+    try:
+        with h5py.File(path, "r") as file:
+            if not {"train", "test"} <= set(file):
+                raise UserError(f"{path} has no train and test: give a file of the ann-benchmarks layout")
+            return np.asarray(file["train"], np.float32), np.asarray(file["test"], np.float32)
+    except OSError as error:  # not HDF5, or cut off
+        raise UserError(f"{path} cannot be read ({error}): get the file again") from error
 
 
 def read_npy(folder: Path, name: str) -> tuple[Workload, dict[int, tuple[np.ndarray, np.ndarray]]]:

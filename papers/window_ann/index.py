@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from papers.window_ann import storage
+from papers.window_ann.compiled import aligned
 from papers.window_ann.plans import METHODS, SCAN, Costs, Options
 from papers.window_ann.segment import NEEDS, Segment, available_cores, content_hash
 from papers.window_ann.vamana import check_options
@@ -55,13 +56,13 @@ class WindowIndex:
             )
         if not 0 < recall < 1:
             raise ValueError(f"recall is {recall}: give the part of the true neighbours to aim at, between 0 and 1")
-        if threads is not None and threads < 1:
-            raise ValueError(f"threads is {threads}: give at least 1, or None for all cores")
         if not graph_cost > 0:
             raise ValueError(f"graph_cost is {graph_cost}: give more than 0")
         if not isinstance(seed, int | np.integer) or seed < 0:
             raise ValueError(f"seed is {seed!r}: give a whole number of at least 0")
-        self.method, self.metric, self.base, self.threads = method, metric, base, threads or available_cores()
+        self.segments: list[Segment] = []
+        self.threads = threads
+        self.method, self.metric, self.base = method, metric, base
         self.recall, self.graph_cost = recall, graph_cost
         self.base_options = DEFAULTS[base] | base_options
         if base == "vamana":
@@ -73,8 +74,20 @@ class WindowIndex:
             "overlap": overlap,
             "seed": seed,
         }
-        self.segments: list[Segment] = []
         self.next_id, self.d, self.built_for = 0, 0, ""
+
+    @property
+    def threads(self) -> int:
+        """How many threads build and search; may be set at any time, to None for all cores. Answers do not depend on it."""
+        return self._threads
+
+    @threads.setter
+    def threads(self, threads: int | None) -> None:
+        if threads is not None and threads < 1:
+            raise ValueError(f"threads is {threads}: give at least 1, or None for all cores")
+        self._threads = threads or available_cores()
+        for segment in self.segments:
+            segment.threads = self._threads
 
     # ---- building ----------------------------------------------------------------------------------------------------
 
@@ -121,10 +134,10 @@ class WindowIndex:
 
     def _segment(self, X, labels, ids, progress=None, graphs: bool = True) -> Segment:
         parts = NEEDS[self.method] if graphs else ""
-        if np.all(
-            labels[1:] >= labels[:-1]
-        ):  # a segment does not copy what is sorted already, and X belongs to the caller
-            X, labels = X.copy(), labels.copy()
+        if np.all(labels[1:] >= labels[:-1]):  # a segment does not copy what is sorted, and X belongs to the caller
+            own = aligned(X.shape, X.dtype)
+            own[...] = X
+            X, labels = own, labels.copy()
         segment = Segment(
             X,
             labels,

@@ -16,6 +16,7 @@ from papers.window_ann.overlap import smallest_row
 from papers.window_ann.tree import decompose, find_center, smallest_containing
 
 METHODS = ("prefilter", "postfilter", "tree", "optimized_postfilter", "three_split", "super_postfilter", "auto")
+OURS = METHODS[2:6]  # the paper's; the first two are what it compares with
 PREFILTER, POSTFILTER, TREE, OPTIMIZED, THREE_SPLIT, SUPER, AUTO = range(7)
 SCAN = -1
 NEVER = 60.0  # log2 of a cost that is never paid

@@ -16,7 +16,7 @@ from matplotlib.ticker import NullFormatter
 from common.files import write_atomic
 from common.run import Run
 from papers.window_ann.evaluate import pareto
-from papers.window_ann.plans import METHODS, SCAN, Options
+from papers.window_ann.plans import METHODS, OURS, SCAN, Options
 from papers.window_ann.segment import Segment
 
 LABELS = {"prefilter": "prefilter", "postfilter": "postfilter", "tree": "tree (WST)", "optimized_postfilter": "optimized postfilter",
@@ -81,6 +81,45 @@ def curves(rows: Sequence[Mapping[str, Any]], lowest: float = 0.85) -> Figure:
         axis.axis("off")
     figure.supxlabel("recall@10", fontsize=9)
     figure.supylabel("distances a query (lower is better)", fontsize=9)
+    handles = {
+        label: handle for axis in axes.flat for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)
+    }
+    figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=4, fontsize=8)
+    return figure
+
+
+RACERS = {"planner (ours)": (("planner",), "black", "-"),
+          "the paper's methods": (OURS, "C3", "-"),
+          "prefilter": (("prefilter", "prefilter, BLAS", "faiss flat, range selector"), "0.45", "--"),
+          "postfilter, one Vamana": (("postfilter", "incremental postfilter"), "0.45", ":"),
+          "faiss HNSW or IVF, range selector": (("faiss HNSW, range selector", "faiss IVF, range selector"), "C0", "-."),
+          "hnswlib, filter or postfilter": (("hnswlib, filter", "hnswlib, postfilter"), "C2", "-."),
+          "usearch, postfilter": (("usearch, postfilter",), "C1", "-.")}  # fmt: skip
+
+
+def raced(lines: Sequence[Mapping[str, Any]], lowest: float = 0.8) -> Figure:
+    """Recall against queries a second, a panel a window size; a line is the front of its contenders' settings."""
+    windows = [w for w in dict.fromkeys(line["window"] for line in lines) if int(w[2:]) % 2 == 0 or w == "2^-5"][:6]
+    figure, axes = plt.subplots(2, 3, figsize=(10, 5.6), sharex=True, layout="constrained")
+    for axis, window in zip(axes.flat, windows, strict=False):
+        curve = {
+            line["contender"]: zip(line["recall"], line["qps"], strict=True)
+            for line in lines
+            if line["window"] == window
+        }
+        for label, (names, color, style) in RACERS.items():
+            front = [(r, q) for r, q in pareto(point for name in names for point in curve.get(name, ())) if r >= lowest]
+            if front:
+                axis.plot(
+                    *zip(*front, strict=True), color=color, linestyle=style, marker="o", markersize=3, label=label
+                )
+        axis.set_yscale("log")
+        axis.set_xlim(lowest - 0.005, 1.005)
+        axis.set_title(f"windows of $2^{{{window[2:]}}}$ of the points", fontsize=9)
+    for axis in axes.flat[len(windows) :]:
+        axis.axis("off")
+    figure.supxlabel("recall@10", fontsize=9)
+    figure.supylabel("queries a second (higher is better)", fontsize=9)
     handles = {
         label: handle for axis in axes.flat for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)
     }

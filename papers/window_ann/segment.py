@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 import queue
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import numpy as np
 from papers.window_ann import executor, planner, vamana
 from papers.window_ann.base import BASES, search_one
 from papers.window_ann.beam import Scratch, scratch
+from papers.window_ann.compiled import aligned
 from papers.window_ann.overlap import OverlappingRows
 from papers.window_ann.plans import AUTO, Costs, Layout, Options, no_costs, piece_room, plan
 from papers.window_ann.tree import Tree
@@ -36,6 +38,16 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+@cache
+def _pool(helpers: int) -> ThreadPoolExecutor:
+    """Threads that wait for the next search: starting them anew would cost more than a short search does."""
+    return ThreadPoolExecutor(helpers)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_pool.cache_clear)  # a child has none of its parent's threads
+
+
 class Segment:
     """n points in label order. X: (n, d) float32, labels: (n,), ids: (n,) int64, the caller's row numbers.
 
@@ -48,7 +60,8 @@ class Segment:
             self.X, self.labels, self.ids = X, labels, ids
         else:
             order = np.argsort(labels, kind="stable")
-            self.X, self.labels, self.ids = X[order], labels[order], ids[order]
+            self.X, self.labels, self.ids = aligned(X.shape, X.dtype), labels[order], ids[order]
+            np.take(X, order, axis=0, out=self.X, mode="clip")  # raise would buffer
         self.parts, self.seed, self.threads, self.base, self.base_options = parts, seed, threads, base, options
         self.tree, self.overlap = Tree(len(X), beta, cutoff), OverlappingRows(len(X), overlap, cutoff, shift)
         self._lay_out(cutoff)
@@ -56,6 +69,7 @@ class Segment:
         self.indices: dict[int, Any] = {}
         self.repaired = 0
         self.measured: dict[int, planner.Measured] = {}
+        self._prices: dict[tuple[int, float, float], Costs] = {}
         self._scratch: queue.SimpleQueue = queue.SimpleQueue()
 
     def _lay_out(self, cutoff: int) -> None:
@@ -94,7 +108,7 @@ class Segment:
             for node in track(self.owners, "node indices"):
                 self.indices[node] = BASES[self.base](self.X[self.start[node] : self.end[node]], **self.base_options)
             return self
-        self.G = np.empty((self.stored, self.base_options["R"]), np.int32)
+        self.G = aligned((self.stored, self.base_options["R"]), np.int32)
         large = [node for node in self.owners if self.end[node] - self.start[node] > LARGE]
         small = [node for node in self.owners if self.end[node] - self.start[node] <= LARGE]
         with ThreadPoolExecutor(self.threads) as pool:
@@ -132,7 +146,9 @@ class Segment:
     def costs(self, k: int, target: float, graph_cost: float) -> Costs:
         if k not in self.measured:
             self.measured[k] = planner.calibrate(self, k, np.random.default_rng([self.seed, k]))
-        return self.measured[k].costs(target, graph_cost)
+        if (k, target, graph_cost) not in self._prices:
+            self._prices[k, target, graph_cost] = self.measured[k].costs(target, graph_cost)
+        return self._prices[k, target, graph_cost]
 
     def _spread(self, Q, S, E, k, options, costs, given) -> tuple[np.ndarray, ...]:
         """Cut the batch into parts and give them to threads; a query's answer does not depend on the cutting."""
@@ -140,7 +156,7 @@ class Segment:
         ids, distances = np.full((nq, k), -1, np.int64), np.full((nq, k), np.inf, np.float32)
         computed, chosen = np.zeros(nq, np.int64), np.full(nq, options.method, np.int64)
         room = piece_room(self.tree.rows, self.tree.beta)
-        size = max(1, -(-nq // (8 * self.threads)))
+        size = max(1, -(-nq // (8 * self.threads)) if self.threads > 1 else min(nq, 4096))  # Ctrl-C waits for a part
         widest = min(options.max_beam, len(self.X))
 
         def part(i: int) -> None:
@@ -156,14 +172,21 @@ class Segment:
         self.in_threads(part, range(0, nq, size))
         return ids, distances, computed, chosen
 
-    def in_threads(self, part: Callable[[int], None], starts: Iterable[int]) -> None:
-        starts = list(starts)
-        if self.threads == 1 or len(starts) == 1:
-            for i in starts:
+    def in_threads(self, part: Callable[[int], None], starts: Sequence[int]) -> None:
+        """part(i) for every i of `starts`; this thread and helpers take the next one as they become free."""
+        todo = iter(starts)
+
+        def work() -> None:
+            for i in todo:
                 part(i)
-            return
-        with ThreadPoolExecutor(self.threads) as pool:
-            list(pool.map(part, starts))
+
+        helpers = [_pool(self.threads - 1).submit(work) for _ in range(min(self.threads, len(starts)) - 1)]
+        try:
+            work()
+        finally:
+            wait(helpers)
+        for helper in helpers:
+            helper.result()
 
     def _borrow(self, beam: int) -> Scratch:
         """A thread's scratch space, made once and passed from search to search."""

@@ -12,10 +12,10 @@ from common.errors import UserError
 from common.run import Run
 from papers.window_ann import baselines, data, datasets, evaluate, plots, structure
 from papers.window_ann.index import WindowIndex
+from papers.window_ann.plans import OURS
 from papers.window_ann.segment import content_hash
 from papers.window_ann.windows import rank_interval
 
-OURS = ("tree", "optimized_postfilter", "three_split", "super_postfilter")
 BASELINES = ("prefilter", "postfilter")
 ONE_GRAPH = "one graph, same budget"
 

@@ -49,7 +49,11 @@ def rank_interval(labels_sorted: np.ndarray, lo: Any, hi: Any, closed: str = "bo
     """
     if closed not in CLOSED:
         raise ValueError(f"closed is {closed!r}: choose {', '.join(CLOSED)}")
-    labels = as_labels(labels_sorted)
+    labels = np.asarray(labels_sorted)
+    if labels.dtype in (np.int64, np.uint64, np.float64) or labels.dtype.kind in "mM":
+        as_labels(labels[-1:])  # in order, a NaN is last: no need to read all of them for each search
+    else:
+        labels = as_labels(labels)
     lo, hi = np.broadcast_arrays(np.asarray(lo), np.asarray(hi))
     s = _ranks(labels, lo, "lo", after_equal=closed not in ("both", "left"))
     e = _ranks(labels, hi, "hi", after_equal=closed in ("both", "right"))
@@ -60,9 +64,9 @@ def _ranks(labels: np.ndarray, bound: np.ndarray, name: str, after_equal: bool) 
     """How many labels come before each bound; equal ones count where `after_equal`."""
     floor, exact, below, above = _in_labels_type(labels, bound, name)
     # a bound between two values of the labels' type stands after its floor, whatever `closed` says
-    before = np.searchsorted(labels, floor, "left")
-    after = np.searchsorted(labels, floor, "right")
-    ranks = np.where(exact & (not after_equal), before, after).astype(np.int64)
+    ranks = np.searchsorted(labels, floor, "right" if after_equal or not exact.all() else "left").astype(np.int64)
+    if not after_equal and not exact.all():
+        ranks = np.where(exact, np.searchsorted(labels, floor, "left"), ranks)
     return np.where(below, 0, np.where(above, len(labels), ranks))
 
 

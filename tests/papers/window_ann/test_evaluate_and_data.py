@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from common.errors import UserError
 from papers.window_ann import datasets, evaluate
-from papers.window_ann.data import read_npy, read_vecs
+from papers.window_ann.data import read_hdf5, read_npy, read_vecs
 from papers.window_ann.windows import rank_interval
 
 
@@ -90,6 +90,30 @@ def test_a_damaged_vector_file_is_a_value_error(tmp_path, raw):
     (tmp_path / "x.fvecs").write_bytes(raw)
     with pytest.raises(ValueError, match=r"x\.fvecs"):
         read_vecs(tmp_path / "x.fvecs")
+
+
+def test_the_ann_benchmarks_layout_is_read_as_h5py_wrote_it(tmp_path):
+    h5py = pytest.importorskip("h5py")
+    rng = np.random.default_rng(0)
+    train, test = (
+        rng.random((30, 4)).astype(np.float32),
+        rng.random((5, 4)),
+    )  # as the published files: float32, or float64
+    with h5py.File(tmp_path / "x.hdf5", "w") as file:
+        file.create_dataset("train", data=train, chunks=(8, 4), compression="gzip")
+        file["test"], file["neighbors"] = test, np.zeros((5, 10), np.int32)
+        file.attrs["distance"] = "angular"
+    X, Q = read_hdf5(tmp_path / "x.hdf5")
+    assert X.dtype == Q.dtype == np.float32
+    np.testing.assert_array_equal(X, train)
+    np.testing.assert_array_equal(Q, test.astype(np.float32))
+    with h5py.File(tmp_path / "other.hdf5", "w") as file:
+        file["train"] = train
+    with pytest.raises(UserError, match="no train and test"):
+        read_hdf5(tmp_path / "other.hdf5")
+    (tmp_path / "cut.hdf5").write_bytes((tmp_path / "x.hdf5").read_bytes()[:200])
+    with pytest.raises(UserError, match=r"cut\.hdf5 cannot be read"):
+        read_hdf5(tmp_path / "cut.hdf5")
 
 
 def test_the_npy_layout_with_its_windows(tmp_path):

@@ -127,6 +127,9 @@ def test_answers_do_not_depend_on_threads_or_on_the_batch(method):
     assert np.array_equal(one.segments[0].G, many.segments[0].G)
     whole = one.search(work.queries, lo, hi)
     assert all(np.array_equal(a, b) for a, b in zip(whole, many.search(work.queries, lo, hi), strict=True))
+    many.threads = 2
+    assert many.segments[0].threads == 2
+    assert all(np.array_equal(a, b) for a, b in zip(whole, many.search(work.queries, lo, hi), strict=True))
     single = [one.search(work.queries[i : i + 1], lo[i], hi[i])[0][0] for i in range(40)]
     assert np.array_equal(whole[0], single)
 

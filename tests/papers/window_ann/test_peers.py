@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from common.errors import UserError
-from papers.window_ann import WindowIndex, baselines, datasets, evaluate
+from papers.window_ann import WindowIndex, baselines, bench, datasets, evaluate, peers
 from papers.window_ann.base import need
 from papers.window_ann.windows import rank_interval
 
@@ -49,17 +49,32 @@ def test_the_budgeted_postfilter_stays_within_its_budget(ready):
     assert ((ranks < 0) | ((ranks >= S[:, None]) & (ranks < E[:, None]))).all()
 
 
-def test_faiss_with_a_range_selector_agrees(ready):
+@pytest.mark.parametrize("threads", [1, 2])
+def test_faiss_with_a_range_selector_agrees(ready, threads):
     pytest.importorskip("faiss")
     segment, Q, S, E, truth = ready
-    assert evaluate.recall(baselines.faiss_range(segment.X, "flat")(Q, S, E, 10, 0), truth) == 1.0
-    assert evaluate.recall(baselines.faiss_range(segment.X, "hnsw")(Q, S, E, 10, 1500), truth) > 0.97
+    assert evaluate.recall(peers.faiss_range(segment.X, "flat").find(Q, S, E, 10, 0, threads), truth) == 1.0
+    assert evaluate.recall(peers.faiss_range(segment.X, "ivf").find(Q, S, E, 10, 38, threads), truth) == 1.0
+    assert evaluate.recall(peers.faiss_range(segment.X, "hnsw").find(Q, S, E, 10, 1500, threads), truth) > 0.97
 
 
-def test_hnswlib_with_a_filter_agrees_at_full_width(ready):
-    pytest.importorskip("hnswlib")
+@pytest.mark.parametrize(("library", "make"), [("hnswlib", "hnswlib_filter"), ("hnswlib", "hnswlib_post"), ("usearch", "usearch_post")])  # fmt: skip
+def test_a_library_that_filters_or_is_filtered_agrees_at_full_width(ready, library, make):
+    pytest.importorskip(library)
     segment, Q, S, E, truth = ready
-    assert evaluate.recall(baselines.hnswlib_filter(segment.X)(Q, S, E, 10, 1500), truth) > 0.99
+    assert evaluate.recall(getattr(peers, make)(segment.X).find(Q, S, E, 10, 1500), truth) > 0.99
+
+
+def test_dropping_what_lies_outside_keeps_the_order_and_pads():
+    ranks = np.array([[5, 1, 9, 3], [0, 1, 2, 3], [8, 7, 6, 5]])
+    kept = peers.inside(ranks, np.array([2, 4, 5]), np.array([6, 9, 8]), 3)
+    np.testing.assert_array_equal(kept, [[5, 3, -1], [-1, -1, -1], [7, 6, 5]])
+
+
+def test_cutting_a_batch_among_threads_changes_no_answer(ready):
+    segment, Q, S, E, _ = ready
+    search = peers.in_parts(lambda Q, S, E, k, _: baselines.prefilter_scattered(segment.X, np.arange(1500), Q, S, E, k))
+    np.testing.assert_array_equal(search(Q, S, E, 10, "", 3), search(Q, S, E, 10, "", 1))
 
 
 @pytest.mark.parametrize("base", ["faiss", "hnswlib"])
@@ -74,3 +89,36 @@ def test_other_bases_serve_every_method(ready, base, method):
 def test_a_missing_library_is_named_with_its_package():
     with pytest.raises(UserError, match="pip install some-package"):
         need("no_such_module_here", "some-package")
+
+
+def test_a_small_race_has_whole_curves_counts_builds_and_memory(monkeypatch):
+    monkeypatch.setattr(bench, "BUDGET", 0.001)
+    tables = bench.at_scale(600, (-1,), (1, 2), 1, nq=20)
+    assert {row["threads"] for row in tables["speedup"]} == {1, 2}
+    names = {row["contender"] for row in tables["curves"]}
+    assert {"planner", "tree", "postfilter", "prefilter, BLAS", "incremental postfilter"} <= names
+    for line in tables["curves"]:
+        assert line["recall"] == sorted(line["recall"])
+        assert len(line["recall"]) == len(line["qps"]) == len(line["pareto"])
+    assert any(any(line["pareto"]) for line in tables["curves"])
+    assert all(row["low"] <= row["qps"] <= row["high"] for row in tables["fastest_at_0.9"])
+    assert all(row["distances"] > 0 for row in tables["fastest_at_0.9"] if row["contender"] == "planner")
+    assert tables["builds"][0]["mb"] > 0
+    assert all(row["build_s"] is not None or "pip install" in row["note"] for row in tables["builds"])
+
+
+def test_a_setting_that_a_better_one_beats_clearly_does_not_race(monkeypatch):
+    cost = {"slow and poor": 3.0, "fast": 1.0, "slow and good": 2.0, "slower by little": 2.2, "too slow": 9.0}
+    found = {"slow and poor": 3, "fast": 9, "slow and good": 10, "slower by little": 10, "too slow": 10}
+
+    def search(setting, count):
+        return np.where(np.arange(count) % 10 < found[setting], 0, -1)[:, None], None
+
+    monkeypatch.setattr(bench, "seconds", lambda call: (cost[call.args[0]] * call.args[1] / 1e4, call()))
+    truth = np.zeros((10, 1), np.int64)
+    one = bench.sweep(bench.Contender("x", ("slow and poor", "fast"), search), truth, 0.9)
+    assert [row["setting"] for row in one] == ["fast"]
+    ends = bench.sweep(bench.Contender("x", ("fast", "slow and good", "too slow"), search), truth, 0.9)
+    assert [row["setting"] for row in ends] == ["fast", "slow and good"]  # recall 1: the sweep ended
+    close = bench.sweep(bench.Contender("x", ("slower by little", "fast"), search), truth, 0.9)
+    assert [row["setting"] for row in close] == ["slower by little"]
