@@ -97,7 +97,7 @@ def imbalanced(rare: Trajectory, dominant: Trajectory, theory: Trajectory, eps: 
         ax.set(xlabel="time t = learning rate x steps", xlim=(0, rare.t[-1] or 1))
         ax.xaxis.set_major_locator(MaxNLocator(4))
         _shade(ax, rare, eps)
-        ax.legend()
+        ax.legend(fontsize=8, handlelength=1.4)
     return fig
 
 
