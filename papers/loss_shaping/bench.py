@@ -8,7 +8,13 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from papers.loss_shaping.convex import Quadratic
 
 
 def bench(quick: bool = False) -> dict[str, list[dict[str, Any]]]:
@@ -58,17 +64,55 @@ def _training_step(repeats: int, steps: int) -> list[dict[str, Any]]:
 
 
 def _convex(repeats: int) -> list[dict[str, Any]]:
-    """The tight convex problem by 2,000 dual steps (gap under 1e-4) and by SLSQP."""
+    """The tight convex problem by 2,000 dual steps (gap under 1e-4), by SLSQP, and by cooper-optim where it is installed."""
     import numpy as np
 
+    from common.optional import installed
     from papers.loss_shaping import convex
 
     q = convex.problem(np.random.default_rng(0), steps=12, d=4, samples=400, noise=0.1)
     eps = np.full(12, 1.02 * convex.lowest_level(q))
-    return _race(repeats, {
+    contestants: dict[str, Callable[[], Any]] = {
         "SLSQP": lambda: convex.solve(q, eps),
         "dual ascent": lambda: convex.dual_ascent(q, eps, lr=0.01, steps=2000),
-    })  # fmt: skip
+    }
+    if installed("cooper"):
+        contestants["cooper-optim"] = lambda: by_cooper(q, eps, lr=0.01, steps=2000)
+    return _race(repeats, contestants)
+
+
+def by_cooper(q: Quadratic, levels: NDArray[np.float64], *, lr: float, steps: int) -> tuple[NDArray, NDArray]:
+    """The saddle point by cooper-optim (theta (d,), prices (T,)): alternating gradient steps from the ERM solution."""
+    import cooper
+    import numpy as np
+    import torch
+
+    H, b, c, eps = (torch.tensor(part, dtype=torch.float32) for part in (q.H, q.b, q.c, levels))
+    T = len(eps)
+    theta = torch.tensor(q.minimise(np.full(T, 1.0 / T)), dtype=torch.float32, requires_grad=True)
+
+    class Problem(cooper.ConstrainedMinimizationProblem):
+        def __init__(self) -> None:
+            super().__init__()
+            self.levels = cooper.Constraint(
+                multiplier=cooper.multipliers.DenseMultiplier(num_constraints=T),
+                constraint_type=cooper.ConstraintType.INEQUALITY,
+                formulation_type=cooper.formulations.Lagrangian,
+            )
+
+        def compute_cmp_state(self) -> Any:
+            losses = torch.einsum("tij,i,j->t", H, theta, theta) - 2 * b @ theta + c
+            return cooper.CMPState(losses.mean(), {self.levels: cooper.ConstraintState(losses - eps)})
+
+    saddle = Problem()
+    optimizer = cooper.optim.AlternatingDualPrimalOptimizer(
+        primal_optimizers=torch.optim.SGD([theta], lr=lr),
+        dual_optimizers=torch.optim.SGD(saddle.dual_parameters(), lr=lr, maximize=True),
+        cmp=saddle,
+    )
+    for _ in range(steps):
+        optimizer.roll()
+    return theta.detach().numpy(), next(iter(saddle.dual_parameters())).detach().numpy()
 
 
 def _race(repeats: int, contestants: dict[str, Callable[[], Any]]) -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from common.errors import UserError
+from common.errors import UserError, choose
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -98,7 +98,7 @@ class Dataset:
 
 def load(cfg: Any, run: Run, *, context: int, label: int, horizon: int) -> Dataset:
     """The data set that `cfg` (the config's `data`) names. Raises UserError for what a user can fix."""
-    import hashlib
+    from common.files import sha256_of_arrays
 
     series = _series(cfg, run)
     for note in series.notes:
@@ -117,19 +117,16 @@ def load(cfg: Any, run: Run, *, context: int, label: int, horizon: int) -> Datas
     for name, (first, end) in borders.items():
         starts = torch.arange(first, end - context - horizon + 1, int(cfg.stride[name]))
         segments[name] = Windows(values, marks, starts, context, min(label, context), horizon)
-    sha = hashlib.sha256(np.ascontiguousarray(series.values).tobytes()).hexdigest()
-    return Dataset(series.name, series.columns, mean, std, segments, sha)
+    return Dataset(series.name, series.columns, mean, std, segments, sha256_of_arrays(series.values))
 
 
 def _series(cfg: Any, run: Run) -> Series:
     if cfg.path is not None:
-        from common.files import sha256_of
+        from common.data.registry import own_file
 
-        path = Path(cfg.path).expanduser()
-        if not path.is_file():
-            raise UserError(f"there is no file {path}: give data.path the CSV to learn from")
-        run.record_data(path.stem, "real", path.absolute(), sha256_of(path))
-        return read_csv(path, cfg)
+        if Path(cfg.path).expanduser().is_dir():
+            raise UserError(f"data.path: {cfg.path} is a folder: name the CSV in it")
+        return read_csv(own_file(cfg.path, "data.path", run), cfg)
     if cfg.name == "synthetic":
         series, _ = synthetic(cfg.rows, cfg.channels, run.rng("synthetic").numpy)
         run.record_data("synthetic", "synthetic", "papers.loss_shaping.data.synthetic", None)
@@ -161,7 +158,9 @@ def read_csv(path: Path, cfg: Any, name: str | None = None) -> Series:
     if len(table.columns) == 1 and (mark := next((m for m in ";\t|" if m in table.columns[0]), None)):
         raise UserError(f"{path} has its columns apart by {mark!r}: write it with commas (and points in numbers)")
     if cfg.date not in table.columns:
-        raise UserError(f"{path} has no column {cfg.date!r}: name the one with the dates, data.date={table.columns[0]}")
+        raise UserError(
+            f"{path} has no column {cfg.date!r}: name the one with the dates by data.date=, of {', '.join(map(str, table.columns[:9]))}"
+        )
     dates = _dates(table.pop(cfg.date), path, cfg)
     if absent := [column for column in cfg.drop if column not in table.columns]:
         raise UserError(f"data.drop names {absent[0]!r}, which is not among {', '.join(map(str, table.columns))}")
@@ -192,6 +191,8 @@ def read_csv(path: Path, cfg: Any, name: str | None = None) -> Series:
 def _dates(column: pd.Series, path: Path, cfg: Any) -> pd.DatetimeIndex:
     import pandas as pd
 
+    if pd.api.types.is_numeric_dtype(column):  # would be read as nanoseconds since 1970
+        raise UserError(f"column {cfg.date!r} of {path} holds numbers, not dates: write them as 2024-01-31 13:00:00")
     parsed = pd.to_datetime(column, errors="coerce", format="mixed")
     if parsed.isna().any():
         row = int(parsed.isna().to_numpy().argmax())
@@ -279,9 +280,8 @@ def time_marks(dates: pd.DatetimeIndex, freq: str) -> NDArray[np.float64]:
         "d": ("weekday", "day", "yearday"),
         "w": ("day", "week"),
     }
-    if freq not in used:
-        raise UserError(f"data.freq is {freq!r}: use {', '.join(used)}")
-    return np.stack([np.asarray(features[name](), dtype=float) - 0.5 for name in used[freq]], axis=1)
+    chosen = used[choose("data.freq", freq, used)]
+    return np.stack([np.asarray(features[name](), dtype=float) - 0.5 for name in chosen], axis=1)
 
 
 # ---- the synthetic stand-in ------------------------------------------------------------------------------------------

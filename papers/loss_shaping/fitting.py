@@ -12,7 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from common.errors import UserError
+from common.errors import user_errors
+from common.rng import seeded
 from papers.loss_shaping.constraints import DualVariables, Weighting
 from papers.loss_shaping.data import Dataset, Windows
 from papers.loss_shaping.forecasters import Shape, build_forecaster
@@ -40,12 +41,8 @@ def make_forecaster(cfg: Any, data: Dataset, seed: int) -> nn.Module:
     """The forecaster of `cfg` (the config's `model`), its weights drawn by torch from this seed, as the paper's are."""
     windows = data.segments["train"]
     shape = Shape(data.channels, data.mark_width, windows.context, windows.label, windows.horizon)
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        try:
-            return build_forecaster(cfg.name, shape, cfg)
-        except ValueError as error:
-            raise UserError(f"model={cfg.name} cannot be built: {error}") from None
+    with seeded(seed), user_errors(f"model={cfg.name}"):
+        return build_forecaster(cfg.name, shape, cfg)
 
 
 def batch_stream(windows: Windows, size: int, run: Run, seed: int) -> tuple[Callable[[int], Any], int]:
@@ -73,8 +70,7 @@ def evaluate(forecaster: nn.Module, windows: Windows, batch_size: int) -> dict[s
 
     Informer and Reformer draw at random here too: always the same draws, and training's are left as they were.
     """
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
+    with seeded(0):
         return _evaluate(forecaster, windows, batch_size)
 
 
@@ -106,7 +102,7 @@ def fit(cfg: Any, run: Run, data: Dataset, weighting: Weighting, name: str, seed
         from common.training import lightning_fit
 
         batch, steps_per_epoch = batch_stream(data.segments["train"], cfg.batch_size, run, seed)
-        forecaster = make_forecaster(cfg.model, data, seed + run.seed)
+        forecaster = make_forecaster(cfg.model, data, seed)
         module = ConstrainedTraining(
             WindowLosses(forecaster, cells="grid" if cfg.groups else "steps"),
             weighting,

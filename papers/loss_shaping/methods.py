@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from omegaconf import OmegaConf
 
-from common.errors import UserError
+from common.errors import UserError, choose, user_errors
 from papers.loss_shaping import baselines, constraints
 from papers.loss_shaping.data import Dataset
 
@@ -22,8 +22,8 @@ RULE = re.compile(r"(published_)?(train|val)_q(25|50|75)")
 
 def check(cfg: Any) -> None:
     """Raise UserError for a config that no part can use, before anything is trained."""
-    if unknown := [name for name in (*cfg.methods, *cfg.shaping.methods) if name not in NAMES]:
-        raise UserError(f"unknown method {unknown[0]!r}: the methods are {', '.join(NAMES)}")
+    for name in (*cfg.methods, *cfg.shaping.methods):
+        choose("method", name, NAMES)
     for key, rule in {"level": cfg.level, "control.level": cfg.control.level}.items():
         if rule not in ("linear", "exponential", "select") and not RULE.fullmatch(rule):
             raise UserError(
@@ -58,8 +58,7 @@ def check_numbers(cfg: Any) -> None:
         "dual.every": (cfg.dual.every, ("batch", "epoch")),
     }
     for key, (value, valid) in choices.items():
-        if value not in valid:
-            raise UserError(f"{key} is {value!r}: use {' or '.join(valid)}")
+        choose(key, value, valid)
     keys = ("context", "horizon", "epochs", "batch_size", "eval_batch", "lr", "dual.clip", "control.epochs", "control.lr",
             *(f"data.stride.{name}" for name in cfg.data.stride))  # fmt: skip
     for key, value in ((key, OmegaConf.select(cfg, key)) for key in keys):
@@ -131,13 +130,11 @@ def weighting(
         A = constraints.smooth_operator(T)
         return constraints.DualVariables(np.full(len(A), cfg.tolerance), d.lr, d.init, d.clip, operator=A)
     if method == "groups":
-        try:
+        if any(not isinstance(group.get("level"), (int, float)) for group in cfg.groups):
+            raise UserError("a group has no level: write {steps: [...], channels: [...], level: 0.4}")
+        with user_errors("groups"):
             A = constraints.group_operator(cfg.groups, T, data.columns)
             eps = constraints.checked_levels([float(group["level"]) for group in cfg.groups])
-        except KeyError:
-            raise UserError("a group has no level: write {steps: [...], channels: [...], level: 0.4}") from None
-        except (TypeError, ValueError) as error:
-            raise UserError(f"groups cannot be used: {error}") from None
         return constraints.DualVariables(eps, d.lr, d.init, d.clip, operator=A)
     assert levels is not None
     if method == "penalty":

@@ -4,35 +4,35 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib.figure import Figure
+
+from common.plots import NEUTRAL, OURS, RIVAL, THEORY, Figure, axes
 
 if TYPE_CHECKING:
     from papers.loss_shaping.studies import Outcome
 
-ERM, OURS, LEVEL, PRICE = "#8a8d91", "#1f6f8b", "black", "#c8553d"
+ERM, LEVEL, PRICE = NEUTRAL, THEORY, RIVAL
 COLOURS = {"erm": ERM, "hard": OURS, "resilient": "#6a994e", "penalty": "#b8860b", "reweight": "#9467bd",
            "minimax": PRICE, "monotone": "#3b3b98", "smooth": "#a44a3f", "groups": OURS}  # fmt: skip
 
 
 def before_after(erm: Outcome, shaped: Outcome) -> Figure:
     """Error along the window before and after, with levels, on train and test; the prices below, and their way there."""
-    fig, axes = plt.subplots(2, 2, figsize=(9, 5), layout="constrained", height_ratios=(2, 1), sharex="row")
+    fig, grid = axes(2, 2, height=2.5, height_ratios=(2, 1), sharex="row")
     steps = np.arange(1, len(erm.profile("test")) + 1)
-    for ax, segment in zip(axes[0], ("train", "test"), strict=True):
+    for ax, segment in zip(grid[0], ("train", "test"), strict=True):
         for outcome, colour, label in ((erm, ERM, "ERM"), (shaped, OURS, f"constrained ({shaped.method})")):
             e = outcome.profile(segment)
             ax.plot(steps, e, color=colour, lw=1.8, label=f"{label}: STD {e.std():.4f}, mean {e.mean():.4f}")
         if shaped.levels is not None:
             ax.plot(steps, shaped.levels, color=LEVEL, lw=0.9, ls="--", label=r"level $\epsilon_i$")
         ax.set(title=f"{segment} windows", ylabel="mean squared error", xlabel="step $i$ of the forecast")
-        ax.legend(frameon=False, fontsize=8)
-    left, right = axes[1]
+        ax.legend(fontsize=8)
+    left, right = grid[1]
     left.fill_between(steps, shaped.fitted["multipliers"], color=PRICE, alpha=0.5, lw=0)
     left.set(ylabel=r"price $\lambda_i$ at the end", xlabel="step $i$", ylim=(0, None))
     right.remove()
-    right = fig.add_subplot(axes[1, 1].get_subplotspec())
+    right = fig.add_subplot(grid[1, 1].get_subplotspec())
     image = right.imshow(shaped.fitted["path"].T, aspect="auto", origin="lower", cmap="OrRd", interpolation="nearest",
                          extent=(0, shaped.fitted["path_steps"][-1], 0.5, len(steps) + 0.5))  # fmt: skip
     right.set(xlabel="training step", ylabel="step $i$")
@@ -42,14 +42,14 @@ def before_after(erm: Outcome, shaped: Outcome) -> Figure:
 
 def profiles(outcomes: list[Outcome], title: str) -> Figure:
     """The test profile of every method, and mean against Window STD."""
-    fig, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained", width_ratios=(3, 2))
+    fig, (left, right) = axes(2, height=3.6, width_ratios=(3, 2))
     for outcome in outcomes:
         e, colour = outcome.profile("test"), COLOURS[outcome.method]
         left.plot(np.arange(1, len(e) + 1), e, color=colour, label=outcome.method)
         right.plot(e.std(), e.mean(), "o", color=colour)
         right.annotate(outcome.method, (e.std(), e.mean()), xytext=(4, 4), textcoords="offset points", fontsize=8)
     left.set(xlabel="step $i$ of the forecast", ylabel="test mean squared error", title=title)
-    left.legend(frameon=False, fontsize=8)
+    left.legend(fontsize=8)
     right.margins(0.2)
     right.set(xlabel="Window STD", ylabel="mean over steps")
     return fig
@@ -57,7 +57,7 @@ def profiles(outcomes: list[Outcome], title: str) -> Figure:
 
 def convex(erm: Any, levels: dict[str, float], saddles: dict[str, Any]) -> Figure:
     """E1: profiles under each level; prices on their way, and for ever on it where no model is feasible."""
-    fig, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
+    fig, (left, right) = axes(2, height=3.6)
     steps = np.arange(1, len(erm) + 1)
     left.plot(steps, erm, "o-", color=ERM, label="ERM")
     for name, colour in (("loose", "#6a994e"), ("tight", OURS)):
@@ -68,14 +68,14 @@ def convex(erm: Any, levels: dict[str, float], saddles: dict[str, Any]) -> Figur
     right.plot(saddles["resilient"].path.sum(1), color="black", ls=":", label="infeasible, resilient")
     left.set(xlabel="step $i$", ylabel="mean squared error")
     right.set(xlabel="dual steps (each curve scaled to its length)", ylabel=r"$\sum_i\lambda_i$", yscale="symlog", xticks=[])  # fmt: skip
-    left.legend(frameon=False)
-    right.legend(frameon=False)
+    left.legend()
+    right.legend()
     return fig
 
 
 def frontier(rows: list[dict[str, Any]], picture: dict[str, Any]) -> Figure:
     """What a common level costs: the mean error of the best model that keeps every step under it, and its profiles."""
-    fig, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
+    fig, (left, right) = axes(2, height=3.6)
     left.plot([row["level"] for row in rows], [row["mse"] for row in rows], "o-", color=OURS)
     left.axvspan(picture["floor"], picture["bound"], color="#f3e9dc", zorder=0)
     left.text((picture["floor"] + picture["bound"]) / 2, 0.9, "no model", transform=left.get_xaxis_transform(), ha="center")  # fmt: skip
@@ -84,5 +84,5 @@ def frontier(rows: list[dict[str, Any]], picture: dict[str, Any]) -> Figure:
     right.plot(steps, picture["erm"], color=ERM, label="ERM")
     right.plot(steps, picture["tightest"], color=OURS, label="at the lowest level")
     right.set(xlabel="step $i$", ylabel="mean squared error, train")
-    right.legend(frameon=False)
+    right.legend()
     return fig

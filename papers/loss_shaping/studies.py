@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from common.errors import UserError
+from common.errors import MissingData
 from papers.loss_shaping import data as datasets
 from papers.loss_shaping import fitting, methods, metrics, plots
 
@@ -93,11 +93,12 @@ def compare(cfg: DictConfig, run: Run) -> None:
     """All of cfg.methods on cfg.data with cfg.model: one table, and the profile before and after."""
     data = load(cfg, run)
     rows, details = [], []
-    for seed in cfg.seeds:
+    seeds = run.seeds(cfg.seeds)
+    for seed in seeds:
         outcomes = train_methods(cfg, run, data, list(cfg.methods), seed, "compare")
         rows += [outcome.row(outcomes[0]) for outcome in outcomes]
         details += [outcome.details() for outcome in outcomes]
-        if seed == cfg.seeds[0]:
+        if seed == seeds[0]:
             run.log({"compare.parameters": outcomes[0].fitted["parameters"]})
             shaped = [o for o in outcomes if "multipliers" in o.fitted]
             run.figure("profiles", plots.profiles(outcomes, f"{data.name}, {cfg.model.name}"))
@@ -169,18 +170,17 @@ def shaping(cfg: DictConfig, run: Run) -> None:
         own = OmegaConf.merge(cfg, {"data": {"name": part.data}, "epochs": part.epochs})
         try:
             data = load(own, run)
-        except UserError as error:
+        except MissingData as error:
             run.note(f"set {part.data} is left out: {error}")
             continue
         pairs = []
-        for seed in cfg.seeds:
+        for seed in run.seeds(cfg.seeds):
             outcomes = train_methods(own, run, data, list(cfg.shaping.methods), seed, part.data)
             rows += [{"data": part.data, **outcome.row(outcomes[0])} for outcome in outcomes]
             details += [{"data": part.data, **outcome.details()} for outcome in outcomes]
             hard = next(outcome for outcome in outcomes if outcome.method == "hard")
             pairs.append((outcomes[0], hard))
-            if seed == cfg.seeds[0]:
-                run.figure(f"shaping_{part.data}", plots.before_after(*pairs[0]))
+        run.figure(f"shaping_{part.data}", plots.before_after(*pairs[0]))
         _shaping_metrics(run, part.data, pairs)
     run.table("shaping", rows)
     run.table("shaping_details", details)
@@ -242,13 +242,13 @@ def control(cfg: DictConfig, run: Run) -> None:
 
     from papers.loss_shaping.shaping import Fixed
 
-    seed, rows = cfg.seeds[0], []
+    seed, rows = run.seeds(cfg.seeds)[0], []
     for name in dict.fromkeys([cfg.control.data, "synthetic"]):
         own = OmegaConf.merge(cfg, {"data": {"name": name, "stride": {"train": 1, "test": 1}}, "model": {"name": "linear"},
                                     "lr": cfg.control.lr, "epochs": cfg.control.epochs, "level": cfg.control.level})  # fmt: skip
         try:
             data = load(own, run)
-        except UserError as error:
+        except MissingData as error:
             run.note(f"control on {name} is left out: {error}")
             continue
         official = OmegaConf.merge(own, {"dual": cfg.control.official_dual})

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from common.experiment import Run, experiment
+from common.experiment import Run, experiment, run_parts
 
 
 @experiment("loss_shaping", dry=True)
 def train(cfg, run: Run) -> None:
-    from common.errors import UserError
     from papers.loss_shaping import dry, methods, studies
 
     parts = {
@@ -17,15 +16,10 @@ def train(cfg, run: Run) -> None:
         "control": studies.control,  # E4: steps that share no parameter cannot be shaped
         "recommend": studies.recommend,  # which levels are within reach, before training
     }
-    if unknown := [name for name in cfg.parts if name not in parts]:
-        raise UserError(f"unknown part {unknown[0]!r}: the parts are {', '.join(parts)}")
-    if not cfg.seeds:
-        raise UserError("seeds is empty: name at least one, seeds=[2021] say")
     methods.check(cfg)
     if cfg.run.dry:
         return dry.estimate(cfg, run)
-    for name in cfg.parts:
-        parts[name](cfg, run)
+    run_parts(cfg, run, parts)
 
 
 if __name__ == "__main__":

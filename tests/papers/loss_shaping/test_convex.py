@@ -58,6 +58,20 @@ def test_prices_grow_for_ever_where_no_model_is_feasible_and_slacks_settle_them(
     assert s.primal == pytest.approx(solve(q, eps, alpha=2.0)[0], abs=1e-6)
 
 
+def test_a_lagrangian_library_finds_the_same_saddle_point():
+    """cooper-optim, where it is installed, with gradient steps on theta too."""
+    pytest.importorskip("cooper")
+    from papers.loss_shaping.bench import by_cooper
+
+    q = problem(np.random.default_rng(3), steps=6, d=2, samples=100, noise=0.1)
+    erm = q.losses(q.minimise(np.full(6, 1 / 6)))
+    eps = np.full(6, (lowest_level(q) + erm.max()) / 2)
+    theta, prices = by_cooper(q, eps, lr=0.05, steps=3000)
+    s = dual_ascent(q, eps, lr=0.05, steps=5000)
+    assert theta == pytest.approx(s.theta, abs=1e-3)
+    assert prices == pytest.approx(s.multipliers, abs=1e-2)
+
+
 def test_the_reference_problem_has_its_printed_digits():
     q = problem(np.random.default_rng(0), steps=12, d=4, samples=400, noise=0.1)
     erm = q.losses(q.minimise(np.full(12, 1 / 12)))

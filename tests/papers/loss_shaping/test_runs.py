@@ -1,10 +1,7 @@
-"""The command: a smoke run as users run it, determinism, resuming, any CSV, and one sentence for what a user can fix."""
+"""The command: every part in small, resuming, any CSV, and one sentence for what a user can fix."""
 
 import csv
-import json
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -35,30 +32,14 @@ def run(*overrides):
     return launch("loss_shaping", [*FAST, *overrides])
 
 
-def test_smoke_runs_as_a_command_and_judges_nothing(tmp_path):
-    done = subprocess.run([sys.executable, "-m", "papers.loss_shaping.train", "+exp=smoke", "threads=1", "device=cpu"],
-                          capture_output=True, text=True, cwd=tmp_path, timeout=280)  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    record = json.loads(Path(done.stdout.strip().splitlines()[-1].removeprefix("result: ")).read_text())
-    assert record["status"] == "done"
-    assert record["claims"] == []
-    assert {"compare", "details", "intervals", "shaping", "control", "convex"} <= set(record["tables"])
-    assert [row["method"] for row in record["tables"]["compare"]] == [
+def test_smoke_has_every_part_and_method():
+    done = launch("loss_shaping", ["+exp=smoke", "threads=1", "device=cpu"])
+    assert {"compare", "details", "intervals", "profile", "shaping", "control", "convex"} <= set(done.tables)
+    assert [row["method"] for row in done.tables["compare"]] == [
         "erm", "penalty", "reweight", "minimax", "hard", "resilient", "monotone", "smooth"]  # fmt: skip
-    assert record["metrics"]["control.synthetic.solved.std_change"] < 1e-6
-    assert record["metrics"]["control.synthetic.held.std_change"] < 1e-3
-    assert len(record["figures"]) >= 4
-
-
-def test_importing_the_package_and_its_command_does_not_import_torch():
-    code = "import sys, papers.loss_shaping, papers.loss_shaping.train; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
-
-
-def test_the_same_seed_gives_the_same_figures_and_another_gives_others():
-    first, again, other = run("methods=[erm,hard]"), run("methods=[erm,hard]"), run("methods=[erm,hard]", "seed=1")
-    assert (first.metrics, first.tables) == (again.metrics, again.tables)
-    assert first.metrics != other.metrics
+    assert done.metrics["control.synthetic.solved.std_change"] < 1e-6
+    assert done.metrics["control.synthetic.held.std_change"] < 1e-3
+    assert len(done.record["figures"]) >= 4
 
 
 def test_a_stopped_training_goes_on_to_the_same_figures(monkeypatch):
@@ -97,7 +78,7 @@ def test_any_csv_with_dates_is_enough(tmp_path):
     done = run(
         f"data.path={tmp_path / 'my.csv'}", "data.date=when", "data.drop=[name]", "data.freq=d", "methods=[erm,hard]"
     )
-    assert done.record["data"]["my"]["source"] == "real"
+    assert done.record["data"]["data.path"]["source"] == "real"
     assert done.metrics["compare.hard.mse"] > 0
 
 
@@ -228,7 +209,8 @@ def test_a_dry_run_of_the_paper_scale_counts_without_data():
         ("parts=[nothing]", "unknown part"),
         ("seeds=[]", "seeds is empty"),
         ("horizon=5000", "a window takes 24 \\+ 5000"),
-        ("data.path=/nowhere.csv", "there is no file"),
+        ("data.path=/nowhere.csv", "data.path: there is no /nowhere.csv"),
+        ("data.path=/", "is a folder"),
         ("data=electricity", "is not here"),
         ("schedule=cosine", "schedule"),
         ("report=first", "report"),
