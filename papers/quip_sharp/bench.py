@@ -5,25 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
-from statistics import median
 from typing import Any
 
 
 def bench(quick: bool = False) -> dict[str, list[dict[str, Any]]]:
     """Tables by name. quick: sizes for a test of the bench itself."""
     return {"quip_sharp_matvec": matvec(quick), "quip_sharp_encode": encode(quick), "quip_sharp_peers": peers(quick)}
-
-
-def interleaved(jobs: dict[str, Callable[[], Any]], turns: int) -> dict[str, list[float]]:
-    """Seconds of each job, in order; the jobs take turns, and the first turn of each only warms up."""
-    seconds: dict[str, list[float]] = {name: [] for name in jobs}
-    for turn in range(turns + 1):
-        for name, job in jobs.items():
-            start = time.perf_counter()
-            job()
-            if turn:
-                seconds[name].append(time.perf_counter() - start)
-    return {name: sorted(found) for name, found in seconds.items()}
 
 
 def matvec(quick: bool = False) -> list[dict[str, Any]]:
@@ -36,6 +23,7 @@ def matvec(quick: bool = False) -> list[dict[str, Any]]:
     import torch
     import torch.nn.functional as F
 
+    from common.race import race
     from papers.quip_sharp.linear import QuantLinear
 
     rows = []
@@ -51,12 +39,11 @@ def matvec(quick: bool = False) -> list[dict[str, Any]]:
             jobs[f"QuantLinear, {bits} bits"] = partial(layer, x)
             size[f"QuantLinear, {bits} bits"] = sum(b.numel() * b.element_size() for b in layer.buffers())
         with torch.inference_mode():
-            found = interleaved(jobs, 3 if quick else 15)
-        for name, seconds in found.items():
-            ms = 1e3 * median(seconds)
-            rows.append({"engine": name, "n": n, "ms": ms, "ms_low": 1e3 * seconds[0], "ms_high": 1e3 * seconds[-1],
-                         "over_float32": ms / (1e3 * median(found["float32"])), "bytes": size[name],
-                         "weights_per_s": n * n / (ms / 1e3)})  # fmt: skip
+            found = race(jobs, 3 if quick else 15)
+        for row in found:
+            rows.append({"engine": row["contestant"], "n": n, "ms": 1e3 * row["median_s"], "ms_low": 1e3 * row["min_s"],
+                         "ms_high": 1e3 * row["max_s"], "over_float32": row["ratio"], "bytes": size[row["contestant"]],
+                         "weights_per_s": n * n / row["median_s"]})  # fmt: skip
     return rows
 
 
@@ -64,6 +51,7 @@ def encode(quick: bool = False) -> list[dict[str, Any]]:
     """Nearest codewords of Gaussian weights: ours (lattice decoder, search only outside the ball) and full search."""
     import torch
 
+    from common.race import race
     from papers.quip_sharp import codebooks, e8p
 
     x = torch.randn(1000 if quick else 1 << 17, 8, generator=torch.Generator().manual_seed(0)) * 1.03
@@ -76,13 +64,13 @@ def encode(quick: bool = False) -> list[dict[str, Any]]:
         codebook = codebooks.get(f"e8p_rvq{bits}")
         jobs[f"{bits} bits"] = partial(codebook.encode, x)
     with torch.inference_mode():
-        found = interleaved(jobs, 3 if quick else 7)
-    weights = {name: (few if "search" in name else x).numel() for name in jobs}
-    return [
-        {"encoder": name, "million_weights_per_s": weights[name] / median(seconds) / 1e6,
-         "low": weights[name] / seconds[-1] / 1e6, "high": weights[name] / seconds[0] / 1e6}
-        for name, seconds in found.items()
-    ]  # fmt: skip
+        found = race(jobs, 3 if quick else 7)
+    rows = []
+    for row in found:
+        millions = (few if "search" in row["contestant"] else x).numel() / 1e6
+        rows.append({"encoder": row["contestant"], "million_weights_per_s": millions / row["median_s"],
+                     "low": millions / row["max_s"], "high": millions / row["min_s"]})  # fmt: skip
+    return rows
 
 
 def _searched(x: Any) -> Any:
@@ -98,18 +86,19 @@ def _searched(x: Any) -> Any:
 def peers(quick: bool = False) -> list[dict[str, Any]]:
     """One model, the same test chunks, every quantiser: perplexity, proxy error, seconds to quantise, bits and bytes.
 
-    optimum-quanto and hqq use no calibration data; their group sizes are their defaults, and the scales of groups count.
+    gptqmodel gets the Hessians that QuIP# gets; optimum-quanto and hqq use no calibration data. Group sizes are their
+    defaults, and the scales of groups count as bits. A peer that is not installed is a row that says so.
     """
     import copy
 
     import torch
 
+    from common import configs
     from common.data import stdlib, text
     from common.metrics.language import perplexity
     from common.models import language
     from papers.quip_sharp import data
     from papers.quip_sharp.hessians import collect_hessians, decoder_layers, groups_of
-    from papers.quip_sharp.ldlq import proxy_error
     from papers.quip_sharp.model import quantize_model, summary
 
     model, tokenizer = language.load("stdlib_lm")
@@ -118,55 +107,87 @@ def peers(quick: bool = False) -> list[dict[str, Any]]:
     chunks = text.chunked(text.token_stream(stdlib.load().test.values(), tokenizer), context, 2 if quick else 64)
     start = time.perf_counter()
     hessians = collect_hessians(model, calibration)
-    seconds_for_H = time.perf_counter() - start
+    note = f"and {time.perf_counter() - start:.1f} s for the Hessians"
     found = decoder_layers(model)
     assert found is not None
     prefix, layers = found
-    members = {
-        f"{prefix}.{i}.{m}": f"{prefix}.{i}.{g[0]}"
-        for i, layer in enumerate(layers)
-        for g in groups_of(layer)
-        for m in g
-    }
-    rows = [{"quantiser": "none", "bits_per_weight": 32.0, "perplexity": perplexity(model, chunks)}]
+    groups = [
+        [f"{prefix}.{i}.{member}" for member in group] for i, layer in enumerate(layers) for group in groups_of(layer)
+    ]
+    weights = sum(model.get_submodule(member).weight.numel() for group in groups for member in group)
+    rows: list[dict[str, Any]] = [
+        {"quantiser": "none", "bits_per_weight": 32.0, "perplexity": perplexity(model, chunks)}
+    ]
 
     def row(name: str, quantized: Any, bits: float, error: float, seconds: float, note: str = "") -> None:
-        megabytes = bits * sum(model.get_submodule(m).weight.numel() for m in members) / 8e6
         rows.append({"quantiser": name, "bits_per_weight": bits, "perplexity": perplexity(quantized, chunks),
-                     "proxy_error": error, "seconds": seconds, "megabytes": megabytes, "note": note})  # fmt: skip
+                     "proxy_error": error, "seconds": seconds, "megabytes": bits * weights / 8e6, "note": note})  # fmt: skip
 
+    rho = configs.compose("quip_sharp", "train").quantize.rho
     for bits in (2,) if quick else (2, 3, 4):
         for method in ("gptq", "quip_sharp"):
-            rho = {2: 0.9, 3: 0.98, 4: 1.03}[bits]  # as configs/quip_sharp/train.yaml; the baseline ignores it
             start = time.perf_counter()
-            quantized = quantize_model(model, None, method, bits, 0, hessians=hessians, rho=rho)
+            quantized = quantize_model(model, None, method, bits, 0, hessians=hessians, rho=rho[f"bits{bits}"])
             seconds = time.perf_counter() - start
             what = summary(quantized)
-            note = f"and {seconds_for_H:.1f} s for the Hessians"
             row(f"{method} (here)", quantized, what["bits_per_weight"], what["proxy_error"], seconds, note)
-    for name, quantize in (("optimum-quanto", _quanto), ("hqq", _hqq)):
+    for name, quantize in (("gptqmodel", _gptqmodel), ("optimum-quanto", _quanto), ("hqq", _hqq)):
         for bits in (2, 4):
             try:
-                quantize(torch.ones(8, 128), bits)  # imports, and compiles what the peer compiles on first use
+                quantize(torch.randn(8, 128), torch.eye(128), bits)  # imports, and compiles what it compiles once
             except ImportError as error:
                 rows.append({"quantiser": name, "note": f"not installed: {error}"})
                 break
-            dense, errors, stored, seconds = copy.deepcopy(model), [], 0.0, 0.0
-            for member, first in members.items():
-                linear = dense.get_submodule(member)
-                start = time.perf_counter()
-                W_hat, bits_stored = quantize(linear.weight.data, bits)
-                seconds += time.perf_counter() - start
-                errors.append(proxy_error(linear.weight.data, W_hat, hessians[first]))
-                stored += bits_stored * W_hat.numel()
-                linear.weight.data = W_hat
-            weights = sum(model.get_submodule(m).weight.numel() for m in members)
-            row(name, dense, stored / weights, sum(errors) / len(errors), seconds, "no calibration data")
+            told = note if quantize is _gptqmodel else "no calibration data"
+            row(name, *_by_peer(quantize, copy.deepcopy(model), groups, hessians, bits), told)
     return rows
 
 
-def _quanto(W: Any, bits: int) -> tuple[Any, float]:
-    """optimum-quanto's weight (groups of 128) as a dense matrix, and its bits per weight, scale and shift in float16."""
+def _by_peer(
+    quantize: Callable[..., tuple[Any, float]], model: Any, groups: list[list[str]], hessians: Any, bits: int
+) -> tuple[Any, float, float, float]:
+    """The model with each linear quantised by a peer; bits per weight, mean proxy error of the groups, and seconds."""
+    import torch
+
+    from papers.quip_sharp.ldlq import proxy_error
+
+    errors, stored, weights, seconds = [], 0.0, 0, 0.0
+    for group in groups:
+        H, originals, rounded = hessians[group[0]], [], []
+        for linear in map(model.get_submodule, group):
+            W = linear.weight.data
+            start = time.perf_counter()
+            linear.weight.data, bits_per_weight = quantize(W, H, bits)
+            seconds += time.perf_counter() - start
+            originals.append(W)
+            rounded.append(linear.weight.data)
+            stored += bits_per_weight * W.numel()
+            weights += W.numel()
+        errors.append(proxy_error(torch.cat(originals), torch.cat(rounded), H))
+    return model, stored / weights, sum(errors) / len(errors), seconds
+
+
+# Each peer on one weight: (W (m, n), H (n, n), bits) -> W_hat as a dense matrix, and its bits per weight.
+
+
+def _gptqmodel(W: Any, H: Any, bits: int) -> tuple[Any, float]:
+    """gptqmodel's GPTQ with asymmetric groups of 128 and its default order of columns; a float16 scale and a zero of
+    `bits` bits for each group, and a 32-bit group index for each column."""
+    import torch
+    from gptqmodel.quantization import GPTQ, QuantizeConfig
+
+    linear = torch.nn.Linear(W.shape[1], W.shape[0], bias=False)
+    linear.weight.data = W.clone()
+    task = GPTQ(linear, QuantizeConfig(bits=bits, group_size=128, sym=False))
+    task.quantizer.configure(perchannel=True)
+    # It takes activations, of which it keeps X^T X: the root of H is a batch with the second moment of them all.
+    root = torch.linalg.cholesky(H.double() + 1e-6 * H.diagonal().mean() * torch.eye(len(H))).T
+    task.add_batch(root.float()[None], None)
+    return task.quantize()[0].to(W.dtype), bits + (16 + bits) / 128 + 32 / len(W)
+
+
+def _quanto(W: Any, H: Any, bits: int) -> tuple[Any, float]:
+    """optimum-quanto's weight (groups of 128), scale and shift in float16."""
     from optimum.quanto import MaxOptimizer, qint2, qint4, quantize_weight
 
     qtype = {2: qint2, 4: qint4}[bits]
@@ -174,8 +195,8 @@ def _quanto(W: Any, bits: int) -> tuple[Any, float]:
     return quantize_weight(W, qtype, 0, scale, shift, 128).dequantize(), bits + 2 * 16 / 128
 
 
-def _hqq(W: Any, bits: int) -> tuple[Any, float]:
-    """hqq's weight (groups of 64) as a dense matrix, and its bits per weight, scale and zero point in float16."""
+def _hqq(W: Any, H: Any, bits: int) -> tuple[Any, float]:
+    """hqq's weight (groups of 64), scale and zero point in float16."""
     from hqq.core.quantize import Quantizer
 
     words, meta = Quantizer.quantize(W, nbits=bits, group_size=64, axis=1, device="cpu", compute_dtype=W.dtype)

@@ -1,13 +1,9 @@
-"""Quantised models on disk: the state dict as safetensors, and one JSON that says which linears are QuantLinears.
+"""What a quantised model or layer is besides its tensors: which linears are QuantLinears, and how they are made again.
 
-save(quantized, folder)
-model = load(folder, lambda: LlamaForCausalLM(config))      # no calibration, no quantising again
+`hf.py` keeps this in a folder's config.json, a run in the stage of each layer; the tensors are a state dict.
 """
 
 import copy
-import json
-from collections.abc import Callable
-from pathlib import Path
 
 import torch
 from torch import nn
@@ -16,34 +12,7 @@ from papers.quip_sharp.finetune import untie_head
 from papers.quip_sharp.hessians import output_head
 from papers.quip_sharp.linear import FusedPart, QuantLinear, set_submodule
 
-FORMAT = 1
-WEIGHTS, STRUCTURE = "model.safetensors", "quantization.json"
-
-
-def save(model: nn.Module, folder: str | Path) -> None:
-    """Write model.safetensors and quantization.json into folder, which is made where it is missing."""
-    from safetensors.torch import save_model
-
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    if any(isinstance(m, QuantLinear) and isinstance(m.SU, nn.Parameter) for m in model.modules()):
-        raise ValueError("the model is being tuned: end that with set_tuning(False) on its QuantLinears before saving")
-    save_model(model, str(folder / WEIGHTS))
-    (folder / STRUCTURE).write_text(json.dumps(structure(model), indent=1) + "\n")
-
-
-def load(folder: str | Path, build: Callable[[], nn.Module]) -> nn.Module:
-    """build() gives the unquantised model (its values do not matter); returns it with the stored words in place."""
-    from safetensors.torch import load_model
-
-    folder = Path(folder)
-    stored = json.loads((folder / STRUCTURE).read_text())
-    if stored.get("format") != FORMAT:
-        raise ValueError(f"{folder / STRUCTURE} has format {stored.get('format')!r}, this version reads {FORMAT}")
-    model = build()
-    rebuild(model, stored)
-    load_model(model, str(folder / WEIGHTS))
-    return model.eval()
+FORMAT = 1  # of `structure`, to be raised when it changes
 
 
 def structure(model: nn.Module) -> dict:

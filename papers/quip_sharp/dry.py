@@ -38,15 +38,14 @@ def estimate(cfg: Any, run: Run) -> None:
     itemsize = 2 if cfg.model.dtype in ("bfloat16", "float16") else 4
     bits = bits_of(cfg.bits)
     tuned_bits = len(bits) if cfg.finetune else 0
-    models = len(bits) * len(cfg.methods) + tuned_bits
+    models = len(bits) * len(cfg.methods) + (2 in bits) * len(cfg.ablations) + tuned_bits
 
     gb = {
         "weights": params * itemsize,
         "hessians_of_a_layer": sum(8 * 2 * _inputs(layers[0], g) ** 2 for g in groups_of(layers[0])),
         "factorisation": 8 * 4 * width**2,
         "quantised_model": quantised * max(bits) / 8 + (params - quantised) * itemsize,
-        # W~ decoded, and Adam's state of the output head
-        "fine_tuning": (quantised * 4 + 12 * (params - quantised)) if cfg.finetune else 0,
+        "fine_tuning": tuning_bytes(cfg, model, layers, quantised, params) if cfg.finetune else 0,
     }
     gb = {name: value / 1e9 for name, value in gb.items()}
     states = tokens * hidden * itemsize / 1e9
@@ -77,6 +76,21 @@ def estimate(cfg: Any, run: Run) -> None:
         + ", ".join(f"{name} at {value:g} per s" for name, value in speed.items())
         + f"; {tokens:,} calibration tokens, quantised models: {models}, evaluation and reading of files left out"
     )
+
+
+def tuning_bytes(cfg: Any, model: Any, layers: nn.ModuleList, quantised: int, params: int) -> float:
+    """What end-to-end fine-tuning needs beside the original model and the quantised one.
+
+    W~ decoded; gradient, Adam's two moments and the best epoch of the head; what the backward pass needs of every layer
+    (of one, and the inputs of all, where they are computed again), about 10 bytes for each input and output of a linear
+    and token; logits of both models and their softmax.
+    """
+    end = cfg.tuning.end_to_end
+    tokens = (cfg.tuning.micro_batch or end.batch_size) * cfg.data.context
+    layer = sum(10 * (m.in_features + m.out_features) for m in layers[0].modules() if isinstance(m, nn.Linear))
+    hidden = getattr(model.config, "hidden_size", 0)
+    kept = layer + 4 * hidden * len(layers) if cfg.tuning.recompute else layer * len(layers)
+    return 4 * quantised + 16 * (params - quantised) + tokens * (kept + 16 * model.config.vocab_size)
 
 
 def _inputs(layer: nn.Module, group: tuple[str, ...]) -> int:

@@ -13,10 +13,11 @@ def evaluate(cfg, run: Run) -> None:
     from common.data import text
     from common.metrics.language import bits_per_byte, chunk_losses
     from common.models import language
-    from papers.quip_sharp import data
+    from papers.quip_sharp import data, settings
     from papers.quip_sharp.linear import QuantLinear
     from papers.quip_sharp.model import bits_per_weight
 
+    settings.check(cfg)
     model, tokenizer = language.load(cfg.model.path, run=run, dtype=cfg.model.dtype, device=run.device)
     data.check_context(model, cfg.data.context)
     stream = text.token_stream(data.limited(data.texts(cfg.data.test, "test", run), cfg.data.characters), tokenizer)

@@ -6,41 +6,51 @@
 
 The sign vectors are relative factors that start at +-1, and the scale is kept apart, so one learning rate fits all of
 them. The paper's rates (5e-4 / 5e-5 and smaller) belong to 7B models and thousands of steps; on a 3.8M model with 64 to
-192 steps they close 3 % of the gap where 5e-3 / 1e-3 close 22 to 37 %, so they are arguments here, not constants.
+192 steps they close 3 % of the gap where 5e-3 / 1e-3 close 22 to 37 %, so they are settings here, not constants.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import cast
+from functools import partial
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
-from papers.quip_sharp.hessians import Visit, check_calibration, forward_ids, output_head
+from papers.quip_sharp.hessians import Visit, check_calibration, decoder_layers, forward_ids, output_head
 from papers.quip_sharp.incoherence import as_generator
 from papers.quip_sharp.linear import QuantLinear
 
+Loop = Callable[[int, Mapping[str, Any]], Iterable[int]]  # (steps, state by name) -> 0 .. steps-1, or a rest of them
 
-@dataclass(frozen=True)
-class BlockTuning:
-    """Settings of fine-tuning (a): the first `train` calibration sequences are trained on, the next `valid` choose the
-    epoch. lr_signs is for SU and SV, lr_others for everything else. Training stops after `patience` worse epochs."""
 
-    train: int = 128
-    valid: int = 32
-    epochs: int = 2
+@dataclass(frozen=True, kw_only=True)
+class Tuning:
+    """Settings of a fine-tuning. Of its sequences the first `train` are trained on, the next `valid` choose the epoch.
+
+    lr_signs is for SU and SV, lr_others for everything else; both fall linearly to 0. Training stops after `patience`
+    epochs that were no better. micro_batch: sequences that pass through at a time (None: a whole batch), which bounds
+    the memory; a step is taken after batch_size all the same.
+    """
+
+    train: int
+    valid: int
+    epochs: int
+    lr_signs: float
+    lr_others: float
     batch_size: int = 8
-    lr_signs: float = 2e-3
-    lr_others: float = 3e-4
+    micro_batch: int | None = None
     patience: int = 3
 
     @property
     def sequences(self) -> int:
-        """Calibration sequences whose hidden states have to be kept."""
+        """Sequences that are needed in all."""
         return self.train + self.valid
 
 
-def finetune_block(visit: Visit, tuning: BlockTuning, rng: object, last: bool = False) -> list[dict]:
+def finetune_block(visit: Visit, tuning: Tuning, rng: object, last: bool = False) -> list[dict]:
     """Fine-tuning (a), one stage: train what is still trainable in the visited layer to give the original's outputs.
 
     Called after each group of linears has been quantised; after the last one nothing is trained (as in the official
@@ -60,49 +70,37 @@ def finetune_block(visit: Visit, tuning: BlockTuning, rng: object, last: bool = 
         linear.set_tuning(True)
     signs = _signs(quantised)
     others = [p for p in layer.parameters() if all(p is not s for s in signs)]
-    valid = torch.arange(tuning.train, tuning.sequences)
 
     def loss(index: Tensor) -> Tensor:
         return nn.functional.mse_loss(output := visit.call(X[index]), Y[index].to(output.device))
 
-    return fit(
-        loss,
-        signs,
-        others,
-        train=tuning.train,
-        valid=valid,
-        epochs=tuning.epochs,
-        batch_size=tuning.batch_size,
-        lr_signs=tuning.lr_signs,
-        lr_others=tuning.lr_others,
-        patience=tuning.patience,
-        rng=rng,
-    )
+    return fit(loss, signs, others, tuning, rng)
 
 
 def finetune_model(
     model: nn.Module,
     teacher: nn.Module,
     tokens: Tensor,
+    tuning: Tuning,
     rng: object,
     *,
-    valid: int = 32,
-    epochs: int = 2,
-    batch_size: int = 8,
-    lr_signs: float = 5e-3,
-    lr_others: float = 1e-3,
-    patience: int = 3,
+    recompute: bool = False,
+    loop: Loop | None = None,
 ) -> list[dict]:
     """Fine-tuning (b): train all sign vectors, norms and the output head on the teacher's probabilities, in place.
 
-    tokens: (n_seq, ctx) int64, of which the last `valid` sequences choose the epoch. The loss is the cross-entropy
-    against the teacher's softmax at positions 0 .. ctx-2. A head that shares its weight with the embedding is untied
-    first. Returns the history of `fit`. Everything else in the model, the words above all, stays as it was.
+    tokens: (n_seq, ctx) int64, used as `Tuning` says. The loss is the cross-entropy against the teacher's softmax at
+    positions 0 .. ctx-2. A head that shares its weight with the embedding is untied first. Everything else in the model,
+    the words above all, stays as it was. recompute: keep only the inputs of each decoder layer for the backward pass and
+    run the layer again in it, a third more work for a fraction of the memory. loop: see `fit`, whose history is
+    returned. ValueError where there are too few sequences, or no QuantLinear.
     """
     check_calibration(tokens)
-    train = len(tokens) - valid
-    if train < 1 or valid < 1:
-        raise ValueError(f"need training and validation sequences, got {len(tokens)} in all with valid={valid}")
+    if len(tokens) < tuning.sequences or tuning.train < 1 or tuning.valid < 1:
+        raise ValueError(
+            f"need training and validation sequences, got {len(tokens)} in all for train={tuning.train} and "
+            f"valid={tuning.valid}"
+        )
     untie_head(model)
     quantised = _quant_linears(model)
     if not quantised:
@@ -124,19 +122,8 @@ def finetune_model(
     for p in frozen:
         p.requires_grad_(False)
     try:
-        return fit(
-            loss,
-            signs,
-            others,
-            train=train,
-            valid=torch.arange(train, len(tokens)),
-            epochs=epochs,
-            batch_size=batch_size,
-            lr_signs=lr_signs,
-            lr_others=lr_others,
-            patience=patience,
-            rng=rng,
-        )
+        with recomputed(model if recompute else None):
+            return fit(loss, signs, others, tuning, rng, loop)
     finally:
         for p in frozen:
             p.requires_grad_(True)
@@ -149,65 +136,121 @@ def fit(
     loss: Callable[[Tensor], Tensor],
     signs: list[nn.Parameter],
     others: list[nn.Parameter],
-    *,
-    train: int,
-    valid: Tensor,
-    epochs: int,
-    batch_size: int,
-    lr_signs: float,
-    lr_others: float,
-    patience: int,
+    tuning: Tuning,
     rng: object,
+    loop: Loop | None = None,
 ) -> list[dict]:
     """Adam with linear decay over two groups of parameters; the epoch with the lowest validation loss is kept.
 
     loss(index): mean loss of the sequences at index. Sequences 0 .. train-1 are trained on, in an order that rng alone
-    decides; valid (n,) holds the indices to validate on. Epoch 0, before any step, takes part in the choice, so the
-    result is never worse on the validation set. Returns rows {epoch, train_loss, valid_loss, best}.
+    decides; the next `valid` are validated on. Epoch 0, before any step, takes part in the choice, so the result is never
+    worse on the validation set. loop(steps, state): the step numbers to do; one that restores `state` (modules and
+    optimisers by name) and goes on, as `common.training.resumable` does, gives the result of the uninterrupted loop.
+    Returns rows {epoch, train_loss, valid_loss, best}. ValueError for half-precision parameters.
     """
-    generator = as_generator(rng)
     parameters = [*signs, *others]
     if any(p.dtype not in (torch.float32, torch.float64) for p in parameters):
         raise ValueError("fine-tuning needs float32 parameters (Adam's steps vanish in half): use model.float()")
-    optimiser = torch.optim.Adam([{"params": signs, "lr": lr_signs}, {"params": others, "lr": lr_others}])
-    steps = max(1, epochs * -(-train // batch_size))
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: 1 - step / steps)
+    generator = as_generator(rng)
+    # All orders are drawn before the first step, so that they do not depend on where a resumed loop begins.
+    orders = [torch.randperm(tuning.train, generator=generator).split(tuning.batch_size) for _ in range(tuning.epochs)]
+    valid = torch.arange(tuning.train, tuning.sequences)
+    micro = tuning.micro_batch or tuning.batch_size
 
     @torch.no_grad()
     def validate() -> float:
-        parts = valid.split(batch_size)
-        return sum(loss(part).item() * len(part) for part in parts) / len(valid)
+        return sum(loss(part).item() * len(part) for part in valid.split(micro)) / len(valid)
 
-    def snapshot() -> list[Tensor]:
-        return [p.detach().clone() for p in parameters]
-
-    best_loss, best, worse = validate(), snapshot(), 0
-    history = [{"epoch": 0, "train_loss": None, "valid_loss": best_loss, "best": True}]
-    for epoch in range(1, epochs + 1):
-        total = 0.0
-        for index in torch.randperm(train, generator=generator).split(batch_size):
-            optimiser.zero_grad(set_to_none=True)
-            value = loss(index)
-            value.backward()
-            optimiser.step()
-            schedule.step()
-            total += value.item() * len(index)
-        valid_loss = validate()
-        better = valid_loss < best_loss
-        history.append({"epoch": epoch, "train_loss": total / train, "valid_loss": valid_loss, "best": better})
-        if better:
-            best_loss, best, worse = valid_loss, snapshot(), 0
-        else:
-            worse += 1
-            if worse >= patience:
+    rates = (tuning.lr_signs, tuning.lr_others)
+    optimiser = torch.optim.Adam([{"params": signs}, {"params": others}])
+    best = _Best(parameters)
+    batches = -(-tuning.train // tuning.batch_size)
+    steps = tuning.epochs * batches
+    for step in (loop or _all)(steps, {"tuned": best, "optimiser": optimiser}):
+        if step == 0:
+            best.epoch_ended(validate())
+        epoch, batch = divmod(step, batches)
+        for group, rate in zip(optimiser.param_groups, rates, strict=True):
+            group["lr"] = rate * (1 - step / steps)
+        optimiser.zero_grad(set_to_none=True)
+        index = orders[epoch][batch]
+        for part in index.split(micro):
+            share = loss(part) * (len(part) / len(index))
+            share.backward()
+            best.train_loss += share.item() * len(index) / tuning.train
+        optimiser.step()
+        if batch == batches - 1:
+            best.epoch_ended(validate())
+            if best.age() >= tuning.patience:
                 break
-    with torch.no_grad():
-        for p, value in zip(parameters, best, strict=True):
+    if not best.history:  # no steps were asked for
+        best.epoch_ended(validate())
+    return best.restore()
+
+
+def _all(steps: int, state: Mapping[str, Any]) -> Iterable[int]:
+    return range(steps)
+
+
+class _Best:
+    """The parameters as they are and as they were after the best epoch, and the history: what `fit` resumes from."""
+
+    def __init__(self, parameters: list[nn.Parameter]):
+        self.parameters = parameters
+        self.values: list[Tensor] = []
+        self.history: list[dict] = []
+        self.train_loss = 0.0  # of the epoch under way
+
+    def epoch_ended(self, valid_loss: float) -> None:
+        """A row for the epoch; its parameters are kept where no earlier epoch was as good."""
+        epoch = len(self.history)
+        better = epoch == 0 or valid_loss < min(row["valid_loss"] for row in self.history if row["best"])
+        if better:
+            self.values = [p.detach().clone() for p in self.parameters]
+            for row in self.history:
+                row["best"] = False
+        train_loss = self.train_loss if epoch else None
+        self.history.append({"epoch": epoch, "train_loss": train_loss, "valid_loss": valid_loss, "best": better})
+        self.train_loss = 0.0
+
+    def age(self) -> int:
+        """Epochs since the best one."""
+        return len(self.history) - 1 - next(row["epoch"] for row in self.history if row["best"])
+
+    @torch.no_grad()
+    def restore(self) -> list[dict]:
+        """Put the best epoch's parameters in place; returns the history."""
+        for p, value in zip(self.parameters, self.values, strict=True):
             p.copy_(value)
             p.grad = None
-    for row in history:  # only the epoch that was kept is marked
-        row["best"] = row["best"] and row["valid_loss"] == best_loss
-    return history
+        return self.history
+
+    def state_dict(self) -> dict[str, Any]:
+        now = [p.detach() for p in self.parameters]
+        return {"now": now, "best": self.values, "history": self.history, "train_loss": self.train_loss}
+
+    @torch.no_grad()
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for p, value in zip(self.parameters, state["now"], strict=True):
+            p.copy_(value)
+        self.values, self.history, self.train_loss = state["best"], state["history"], state["train_loss"]
+
+
+@contextmanager
+def recomputed(model: nn.Module | None) -> Iterator[None]:
+    """While entered, the model's decoder layers run again in the backward pass instead of keeping what they computed."""
+    found = None if model is None else decoder_layers(model)
+    layers = [] if found is None else list(found[1])
+    own = [vars(layer).get("forward") for layer in layers]  # where a device map has put one on the instance
+    for layer in layers:
+        layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
+    try:
+        yield
+    finally:
+        for layer, forward in zip(layers, own, strict=True):
+            del layer.forward
+            if forward is not None:
+                layer.forward = forward
 
 
 # ------------------------------------------------------------------------------------------- what is trained

@@ -123,7 +123,7 @@ def factor(n: int) -> tuple[int, int] | None:
 
 
 def is_supported(n: int) -> bool:
-    """Whether `transform` covers size n, that is whether n = 2^q K."""
+    """Whether a Hadamard matrix of size n is at hand, that is whether n = 2^q K."""
     return n >= 1 and factor(n) is not None
 
 
@@ -142,18 +142,18 @@ def padded_size(n: int, multiple: int = 1) -> tuple[int, str]:
 
 
 def transform(x: Tensor, inverse: bool = False) -> Tensor:
-    """Orthonormal Hadamard transform of the last axis: V x with V = (had_K kron H_{n/K}) / sqrt(n).
+    """Orthonormal transform of the last axis: V x with V = (had_K kron H_{n/K}) / sqrt(n), a Hadamard matrix.
 
-    x: (..., n) float, n = 2^q K (see `is_supported`). inverse=True applies V^T, which differs where the base matrix is
-    not symmetric. Half precisions are computed in float32. Returns (..., n) of x's dtype. ValueError on other sizes.
+    x: (..., n) float. Even n that is not 2^q K (see `is_supported`) takes the FFT in its place (`rfft`, all phases 0).
+    inverse=True applies V^T, which differs where V is not symmetric. Half precisions are computed in float32. Returns
+    (..., n) of x's dtype. ValueError where n is odd and larger than 1, or 0: pad (see `padded_size`).
     """
     n = x.shape[-1]
     parts = factor(n)
+    if parts is None and n % 2 == 0 and n > 0:
+        return rfft(x, x.new_zeros(n // 2), inverse)
     if parts is None:
-        raise ValueError(
-            f"no Hadamard transform of size {n}: 2^q * K needs K = 1 or one of {BASES}; "
-            "use the rfft rotation (even sizes) or pad (see padded_size)"
-        )
+        raise ValueError(f"no orthonormal transform of size {n}: even sizes have one, pad to it (see padded_size)")
     if x.numel() == 0:
         return x
     K, length = parts
@@ -189,7 +189,7 @@ def _factor_matrix(K: int, transpose: bool, dtype: torch.dtype, device: torch.de
 
 
 def rfft(x: Tensor, phases: Tensor, inverse: bool = False) -> Tensor:
-    """Random-phase FFT of the last axis, an orthogonal map of R^n (QuIP# "IP-RFFT").
+    """FFT of the last axis with given phases, an orthogonal map of R^n (QuIP# "IP-RFFT").
 
     Consecutive pairs of x (..., n) are read as n/2 complex numbers c, then c <- FFT_orthonormal(exp(i phases) * c).
     phases: (n/2,) in [0, 2 pi). inverse=True applies the transpose. Half precisions are computed in float32.

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from papers.quip_sharp.checkpoint import pack, unpack
-from papers.quip_sharp.finetune import BlockTuning, finetune_block
+from papers.quip_sharp.finetune import Tuning, finetune_block
 from papers.quip_sharp.hessians import Visit, collect_hessians, decoder_layers, groups_of, output_head, walk
 from papers.quip_sharp.incoherence import as_generator
 from papers.quip_sharp.linear import FusedPart, QuantLinear, set_submodule
@@ -37,7 +37,7 @@ def quantize_model(
     hessians: Mapping[str, Tensor] | None = None,
     fuse: bool = True,
     batch_size: int = 8,
-    tuning: BlockTuning | None = None,
+    tuning: Tuning | None = None,
     inplace: bool = False,
     on_group: Callable[[dict], None] | None = None,
     keep: Keep | None = None,
@@ -48,9 +48,10 @@ def quantize_model(
 
     calibration: (n_seq, ctx) int64; may be None where hessians, from `collect_hessians`, are given and tuning is off.
     QuIP# methods put `QuantLinear` in the linears' places (fuse: one for weights that share their inputs, each
-    represented by a `FusedPart`); baselines put a dense nn.Linear holding W_hat. method, bits, options (rho, tune,
+    represented by a `FusedPart`); baselines leave an nn.Linear holding W_hat. Either way there is one record for each
+    fused group, so that mean proxy errors of methods are over the same groups. method, bits, options (rho, tune,
     sigma, ...): see `quantizer.quantize_linear`. rng: seed or generator; each weight's signs depend on it and on the
-    weight's name alone. tuning: a `finetune.BlockTuning`, for fine-tuning within each block (QuIP# sec. 5).
+    weight's name alone. tuning: a `finetune.Tuning`, for fine-tuning within each block (QuIP# sec. 5).
     on_group: called after each group with its record (name, bits_per_weight, proxy_error, ...).
     keep(name, fn): fn() or what an earlier call of it returned (`run.stage` with a prefix, say), once per decoder
     layer: what makes the work resumable. A copy takes one layer's weights at a time beside the words.
@@ -73,7 +74,7 @@ def quantize_model(
             rows: list[dict] = []
             for group in place.groups:
                 H, first = place.hessian(group), len(rows)
-                parts = [group] if fuse and method.startswith("quip_sharp") else [(member,) for member in group]
+                parts = [group] if fuse else [(member,) for member in group]
                 for members in parts:
                     weights = [_linear(layer, member).weight for member in members]
                     generator = _generator(seed, prefix + members[0])
@@ -116,7 +117,7 @@ def _places(
     calibration: Tensor | None,
     hessians: Mapping[str, Tensor] | None,
     batch_size: int,
-    tuning: BlockTuning | None,
+    tuning: Tuning | None,
     offload: str | None,
 ) -> Iterator[Place]:
     """The model's parts in the order to quantise them."""

@@ -3,7 +3,8 @@
     quantizer = Quantizer(cfg, run, data.load(cfg, run))
     model, history = quantizer.quantize("quip_sharp", bits=2, tuned=True)
 
-Every decoder layer of a QuIP# model is a unit of work that a killed run keeps, at four layers as at eighty.
+Every decoder layer of a QuIP# model is a unit of work that a killed run keeps, at four layers as at eighty, and
+fine-tuning end to end goes on from the last saved step.
 """
 
 from __future__ import annotations
@@ -14,12 +15,15 @@ from typing import Any
 
 from torch import nn
 
+from common.errors import UserError
 from common.run import Run
+from common.training import resumable
+from papers.quip_sharp import settings
 from papers.quip_sharp.data import Inputs
-from papers.quip_sharp.finetune import BlockTuning, finetune_model
+from papers.quip_sharp.finetune import Tuning, finetune_model
 from papers.quip_sharp.hessian_store import StoredHessians
 from papers.quip_sharp.model import quantize_model, summary
-from papers.quip_sharp.quantizer import RECIPES, widths
+from papers.quip_sharp.quantizer import METHODS, RECIPES, widths
 
 
 class Quantizer:
@@ -27,6 +31,7 @@ class Quantizer:
 
     def __init__(self, cfg: Any, run: Run, inputs: Inputs):
         self.cfg, self.run, self.inputs = cfg, run, inputs
+        self._latest: dict[str, nn.Module] = {}  # what was quantised last, for its fine-tuning to begin with
 
     @cached_property
     def hessians(self) -> StoredHessians:
@@ -42,21 +47,55 @@ class Quantizer:
             )
 
     def plan(self) -> list[tuple[str, int, bool]]:
-        """(method, bits, fine-tuned) of every model that the config asks for."""
-        all_bits = bits_of(self.cfg.bits)
-        plan = [(method, bits, False) for bits in all_bits for method in self.cfg.methods if bits in widths(method)]
-        if self.cfg.finetune:
-            plan += [("quip_sharp", bits, True) for bits in bits_of(self.cfg.tuning.bits or all_bits)]
+        """(method, bits, fine-tuned) of every model that the config asks for, a fine-tuned one after what it begins with.
+
+        UserError for a method or a number of bits that there is not.
+        """
+        cfg, plan = self.cfg, []
+        settings.check_methods((*cfg.methods, *cfg.ablations), METHODS)
+        tuned = bits_of(cfg.tuning.bits or cfg.bits) if cfg.finetune else []
+        for bits in bits_of(cfg.bits):
+            for method in (*cfg.methods, *(cfg.ablations if bits == 2 else ())):
+                if bits in widths(method):
+                    plan.append((method, bits, False))
+                if method == "quip_sharp" and bits in tuned:
+                    plan.append((method, bits, True))
+        plan += [("quip_sharp", bits, True) for bits in tuned if ("quip_sharp", bits, True) not in plan]
+        if wrong := [bits for bits in (*bits_of(cfg.bits), *tuned) if bits not in widths("quip_sharp")]:
+            raise UserError(f"bits={wrong[0]}: choose from {', '.join(map(str, widths('quip_sharp')))}")
         return plan
 
     def quantize(self, method: str, bits: int, tuned: bool = False) -> tuple[nn.Module, list[dict]]:
         """The quantised model, and the history of its end-to-end fine-tuning ([] without)."""
-        cfg, run = self.cfg, self.run
         block = self.block_tuning if tuned else None
-        label = f"{method}{bits}{'-tuned' if tuned else ''}"
+        label = f"{method}{bits}{'-tuned' if block else ''}"
+        model = self._latest.pop(label, None)
+        self._latest.clear()  # or it would be in memory beside the next one
+        if model is None:
+            model = self._quantize(method, bits, block, label)
+        if not tuned:
+            if self.cfg.finetune and self.block_tuning is None:
+                self._latest[label] = model
+            return model, []
+        cfg, run, end = self.cfg, self.run, self.cfg.tuning.end_to_end
+        assert self.inputs.tuning is not None
+        with run.time(f"finetune.{bits}"):
+            history = finetune_model(
+                model,
+                self.inputs.model,
+                self.inputs.tuning,
+                self._tuning(end),
+                run.rng("tuning", bits),
+                recompute=cfg.tuning.recompute,
+                loop=lambda steps, state: resumable(run, f"tuning{bits}", steps, state, cfg.tuning.save_seconds),
+            )
+        return model, history
+
+    def _quantize(self, method: str, bits: int, block: Tuning | None, label: str) -> nn.Module:
+        cfg, run = self.cfg, self.run
         hessians = self.hessians
         with run.time(f"quantize.{label}"):
-            model = quantize_model(
+            return quantize_model(
                 self.inputs.model,
                 self.inputs.calibration if block else None,
                 method,
@@ -69,23 +108,6 @@ class Quantizer:
                 keep=self._keep(label) if method in RECIPES else None,
                 **self.options(method, bits),
             )
-        if not tuned:
-            return model, []
-        end = cfg.tuning.end_to_end
-        assert self.inputs.tuning is not None
-        with run.time(f"finetune.{bits}"):
-            history = finetune_model(
-                model,
-                self.inputs.model,
-                self.inputs.tuning,
-                run.rng("tuning", bits),
-                valid=cfg.tuning.valid,
-                epochs=end.epochs,
-                batch_size=cfg.tuning.batch_size,
-                lr_signs=end.lr_signs,
-                lr_others=end.lr_others,
-            )
-        return model, history
 
     def options(self, method: str, bits: int) -> dict:
         """The settings of quantize_linear for this method. rho is E8P's: other codebooks take their own optimum."""
@@ -93,21 +115,24 @@ class Quantizer:
         if method not in RECIPES:
             return {}
         e8p = RECIPES[method].codebooks[bits - 1].startswith("e8p")
-        return {"rho": cfg.rho[f"bits{bits}"] if e8p else None, "tune": cfg.tune, "sigma": cfg.sigma}
+        rho = cfg.rho[f"bits{bits}"] if e8p else None
+        return {"rho": rho, "tune": cfg.tune, "sigma": cfg.sigma, "rescale_rows": cfg.rescale_rows}
 
     @property
-    def block_tuning(self) -> BlockTuning | None:
+    def block_tuning(self) -> Tuning | None:
         """Settings of the fine-tuning within blocks; None where the config has no sequences for it."""
-        cfg = self.cfg.tuning
-        if not cfg.block.sequences:
-            return None
-        return BlockTuning(
-            train=cfg.block.sequences,
-            valid=cfg.valid,
-            epochs=cfg.block.epochs,
-            batch_size=cfg.batch_size,
-            lr_signs=cfg.block.lr_signs,
-            lr_others=cfg.block.lr_others,
+        block = self.cfg.tuning.block
+        return self._tuning(block) if block.sequences else None
+
+    def _tuning(self, stage: Any) -> Tuning:
+        return Tuning(
+            train=stage.sequences,
+            valid=self.cfg.tuning.valid,
+            epochs=stage.epochs,
+            batch_size=stage.batch_size,
+            micro_batch=self.cfg.tuning.micro_batch,
+            lr_signs=stage.lr_signs,
+            lr_others=stage.lr_others,
         )
 
     def summary(self, model: nn.Module) -> dict:

@@ -13,11 +13,12 @@ def quantize(cfg, run: Run) -> None:
     import torch
 
     from common.metrics.language import perplexity
-    from papers.quip_sharp import data, hf
+    from papers.quip_sharp import data, hf, settings
     from papers.quip_sharp.model import bits_per_weight, records
     from papers.quip_sharp.pipeline import Quantizer
     from papers.quip_sharp.quantizer import RECIPES, widths
 
+    settings.check(cfg)
     if cfg.method not in RECIPES:
         raise UserError(f"method={cfg.method} leaves no words to save: choose one of {', '.join(RECIPES)}")
     if cfg.bits not in widths(cfg.method) or not isinstance(cfg.bits, int):

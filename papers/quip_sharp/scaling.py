@@ -15,7 +15,7 @@ from common.models import language
 from common.run import Run
 from common.training import resumable
 from papers.quip_sharp import data, plots
-from papers.quip_sharp.hessians import collect_hessians
+from papers.quip_sharp.hessians import collect_hessians, decoder_layers
 from papers.quip_sharp.model import quantize_model, summary
 
 
@@ -40,6 +40,9 @@ def study(cfg: Any, run: Run) -> None:
         def measure(model: nn.Module = model, width: int = width) -> list[dict]:
             model.eval()
             hessians = collect_hessians(model, calibration, cfg.batch_size)
+            layers = decoder_layers(model)
+            assert layers is not None
+            weights = sum(m.weight.numel() for m in layers[1].modules() if isinstance(m, nn.Linear))
             found = []
             for bits in (16, 2, 3, 4):
                 quantized, stored = model, 16.0
@@ -49,7 +52,6 @@ def study(cfg: Any, run: Run) -> None:
                         model, None, "quip_sharp", bits, run.rng("signs", width), hessians=hessians, rho=rho
                     )
                     stored = summary(quantized)["bits_per_weight"]
-                weights = sum(hidden.numel() for hidden in block_weights(model))
                 ppl = perplexity(quantized, test, batch_size=cfg.batch_size)
                 found.append({"width": width, "bits": bits, "kilobytes": weights * stored / 8000, "perplexity": ppl})
             return found
@@ -96,14 +98,6 @@ def fit(model: nn.Module, stream: Tensor, context: int, cfg: Any, run: Run, name
         optimizer.zero_grad(set_to_none=True)
         if (step + 1) % 100 == 0:
             run.log({f"{name}.loss": loss.item()}, step=step + 1)
-
-
-def block_weights(model: nn.Module) -> list[Tensor]:
-    """The weights that are quantised: those of the decoder layers' linears."""
-    from papers.quip_sharp.hessians import decoder_layers
-
-    found = decoder_layers(model)
-    return [] if found is None else [m.weight for m in found[1].modules() if isinstance(m, nn.Linear)]
 
 
 def compare(rows: Sequence[dict], a: int, b: int, budgets: int = 3) -> list[dict]:

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from common.run import Run
-from papers.quip_sharp import codebooks, incoherence, plots, synthetic
-from papers.quip_sharp.quantizer import quantize_linear, widths
+from papers.quip_sharp import codebooks, incoherence, plots, settings, synthetic
+from papers.quip_sharp.quantizer import METHODS, quantize_linear, widths
 
 
 def study_incoherence(cfg: Any, run: Run) -> None:
@@ -76,6 +76,7 @@ def study_gaussian(cfg: Any, run: Run) -> None:
 
 def study_layers(cfg: Any, run: Run) -> None:
     """E3: relative proxy error of every method, ablations included, on the synthetic layer; means over seeds."""
+    settings.check_methods((*cfg.methods, *cfg.two_bits_only), METHODS)
     plan = [
         (method, method, bits, None)
         for method in cfg.methods

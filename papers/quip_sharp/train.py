@@ -8,8 +8,9 @@ from common.experiment import Run, experiment
 
 @experiment("quip_sharp", dry=True)
 def train(cfg, run: Run) -> None:
-    from papers.quip_sharp import dry, scaling, studies
+    from papers.quip_sharp import dry, scaling, settings, studies
 
+    settings.check(cfg)
     if cfg.run.dry:
         return dry.estimate(cfg, run)
     for part in cfg.parts:
@@ -40,7 +41,10 @@ def language_model(cfg, run: Run) -> None:
 
     fp = run.stage("fp", lambda: measure(inputs.model))
     run.log({"lm.fp.perplexity": fp})
-    rows = [{"method": "fp", "bits": None, "bits_per_weight": 16.0, "perplexity": fp, "excess": 0.0}]
+    context = cfg.data.context  # a perplexity belongs to one: at half of it the same model has a higher one
+    rows = [
+        {"method": "fp", "bits": None, "context": context, "bits_per_weight": 16.0, "perplexity": fp, "excess": 0.0}
+    ]
     quantizer = Quantizer(cfg, run, inputs)  # sec. 3.4: Hessians from the original model, once for all methods
 
     for method, bits, tuned in run.progress(quantizer.plan(), "methods"):
@@ -53,21 +57,23 @@ def language_model(cfg, run: Run) -> None:
         found = run.stage(f"{name}{bits}", job)
         history = found.pop("history")
         found["excess"] = found["perplexity"] / fp - 1  # what quantisation costs
-        run.log({f"lm.{name}{bits}": found})
-        rows.append({"method": name, "bits": bits, **found})
+        run.log({f"lm.{name}{bits}": found, f"lm.{name}{bits}.perplexity_at_{context}": found["perplexity"]})
+        rows.append({"method": name, "bits": bits, "context": context, **found})
         if history:
             run.table(f"tuning{bits}", history)
 
     run.log(ratios(run.metrics))
     run.table("perplexity", rows)
-    run.figure("perplexity", plots.perplexity(rows, cfg.data.context))
+    drawn = [row for row in rows if row["method"] not in cfg.ablations]
+    run.figure("perplexity", plots.perplexity(drawn, context))
     tunings = {bits: run.tables[f"tuning{bits}"] for bits in (2, 3, 4) if f"tuning{bits}" in run.tables}
     if tunings:
         run.figure("tuning", plots.tuning(tunings))
 
 
 def ratios(metrics: dict) -> dict[str, float]:
-    """How much worse each method of the ladder RTN, GPTQ, QuIP, QuIP# is than the next, and what fine-tuning closes."""
+    """How much worse each method of the ladder RTN, GPTQ, QuIP, QuIP# is than the next, what QuIP# without one of its
+    parts costs, and what fine-tuning closes."""
     ladder = ("rtn", "gptq", "quip", "quip_sharp")
     found = {}
     for bits in (2, 3, 4):
@@ -79,6 +85,10 @@ def ratios(metrics: dict) -> dict[str, float]:
         ours, theirs = (metrics.get(f"lm.{method}{bits}.proxy_error") for method in ("quip_sharp", "quip"))
         if ours is not None and theirs:
             found[f"lm.proxy_error{bits}.quip_sharp_over_quip"] = ours / theirs
+        for part in ("no_rht", "no_ldlq", "no_e8", "d4"):
+            a, b = metrics.get(f"lm.quip_sharp_{part}{bits}.excess"), metrics.get(f"lm.quip_sharp{bits}.excess")
+            if a is not None and b:
+                found[f"lm.excess{bits}.{part}_over_quip_sharp"] = a / b
         before, after = metrics.get(f"lm.quip_sharp{bits}.excess"), metrics.get(f"lm.quip_sharp_ft{bits}.excess")
         if before and after is not None:
             found[f"lm.gap_closed{bits}"] = 1 - after / before

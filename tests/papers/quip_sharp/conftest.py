@@ -4,6 +4,12 @@ import pytest
 import torch
 
 
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Tiny tensors on two threads are ten times slower where another process has one of the cores."""
+    torch.set_num_threads(1)
+
+
 @pytest.fixture(scope="session")
 def llama():
     """Builds a 2-layer LlamaForCausalLM with grouped queries; keyword arguments change its config."""

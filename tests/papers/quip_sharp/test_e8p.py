@@ -177,15 +177,16 @@ def test_gaussian_error_is_below_every_smaller_lattice():
 # ----------------------------------------------------------------------------------------------- facts about E8
 
 
-def test_e8_has_240_roots_and_2160_vectors_of_norm_4_and_minimal_norm_2():
+def test_theta_series_of_e8():
+    """1 + 240 q + 2160 q^2 + 6720 q^3: no vector of norm^2 1 or odd, 240 roots of norm^2 2, and so on."""
     integer = torch.tensor(list(product((-2.0, -1.0, 0.0, 1.0, 2.0), repeat=8)))
     half = torch.tensor(list(product((-1.5, -0.5, 0.5, 1.5), repeat=8)))
     count = Counter()
     for grid in (integer, half):
         norms = grid.square().sum(1)
-        near = grid[norms <= 4]
+        near = grid[norms <= 6]
         count.update(near[in_e8(near)].square().sum(1).int().tolist())
-    assert count == {0: 1, 2: 240, 4: 2160}
+    assert count == {0: 1, 2: 240, 4: 2160, 6: 6720}
 
 
 def test_flipping_an_even_number_of_signs_stays_in_d8hat_and_an_odd_number_leaves_it():

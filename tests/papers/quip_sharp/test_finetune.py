@@ -1,16 +1,20 @@
 """Fine-tuning: words stay frozen, the best epoch is kept, zero rates change nothing (oracle 11)."""
 
+import copy
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
+from transformers import AutoModelForCausalLM
 
-from papers.quip_sharp import checkpoint, quantize_model
-from papers.quip_sharp.finetune import BlockTuning, finetune_model, fit, untie_head
+from papers.quip_sharp import hf, quantize_model
+from papers.quip_sharp.finetune import Tuning, finetune_model, fit, untie_head
 from papers.quip_sharp.hessians import collect_hessians
 from papers.quip_sharp.linear import QuantLinear
 from papers.quip_sharp.model import records
 
-TUNING = BlockTuning(train=8, valid=4, epochs=3, batch_size=4, lr_signs=5e-3, lr_others=1e-3)
+TUNING = Tuning(train=8, valid=4, epochs=3, batch_size=4, lr_signs=5e-3, lr_others=1e-3)
 
 
 @pytest.fixture(scope="module")
@@ -68,14 +72,14 @@ def test_block_tuning_leaves_layers_ready_to_use(llama, tokens):
 
 @pytest.mark.parametrize("change", [{"lr_signs": 0.0, "lr_others": 0.0}, {"epochs": 0}])
 def test_block_tuning_with_nothing_to_do_is_no_tuning(change, llama, tokens):
-    tuning = BlockTuning(**{**TUNING.__dict__, **change})
-    plain, tuned = state(quantize_model(llama(), tokens)), state(quantize_model(llama(), tokens, tuning=tuning))
+    plain = state(quantize_model(llama(), tokens))
+    tuned = state(quantize_model(llama(), tokens, tuning=replace(TUNING, **change)))
     assert all(torch.equal(plain[name], tuned[name]) for name in plain)
 
 
 def test_block_tuning_needs_its_sequences_and_float32(llama, tokens):
     with pytest.raises(ValueError, match="200 calibration"):
-        quantize_model(llama(), tokens, tuning=BlockTuning(train=160, valid=40))
+        quantize_model(llama(), tokens, tuning=replace(TUNING, train=160, valid=40))
     with pytest.raises(ValueError, match="float32"):
         quantize_model(llama().to(torch.bfloat16), tokens, tuning=TUNING)
     with pytest.raises(ValueError, match="calibration"):
@@ -85,9 +89,8 @@ def test_block_tuning_needs_its_sequences_and_float32(llama, tokens):
 # -------------------------------------------------------------------------------------------------- (b) end to end
 
 
-def tune(model, teacher, tokens, **changes):
-    settings = {"valid": 4, "epochs": 3, "batch_size": 4, "lr_signs": 5e-3, "lr_others": 1e-3}
-    return finetune_model(model, teacher, tokens, 0, **{**settings, **changes})
+def tune(model, teacher, tokens, recompute=False, loop=None, **changes):
+    return finetune_model(model, teacher, tokens, replace(TUNING, **changes), 0, recompute=recompute, loop=loop)
 
 
 def test_end_to_end_tuning_lowers_the_loss_and_keeps_every_word(llama, tokens, hessians):
@@ -131,6 +134,51 @@ def test_tuning_is_reproducible(llama, tokens, hessians):
     assert all(torch.equal(results[0][name], results[1][name]) for name in results[0])
 
 
+def test_memory_savers_change_nothing_but_the_order_of_sums(llama, tokens, hessians):
+    """A batch in parts, and layers run again in the backward pass, are the same steps."""
+    results = []
+    for change in ({}, {"micro_batch": 1}, {"recompute": True}):
+        model = quantize_model(llama(), None, hessians=hessians)
+        history = tune(model, llama(), tokens, **change)
+        results.append((history, state(model)))
+        assert "forward" not in vars(model.model.layers[0])
+    (history, expected), *others = results
+    for other, found in others:
+        for a, b in zip(history, other, strict=True):
+            assert b["valid_loss"] == pytest.approx(a["valid_loss"], rel=1e-4)
+            assert a["train_loss"] is None or b["train_loss"] == pytest.approx(a["train_loss"], rel=1e-4)
+        for name, value in expected.items():
+            assert torch.allclose(found[name].float(), value.float(), atol=5e-3), name
+    recomputed = results[2][1]
+    assert all(torch.equal(recomputed[name], expected[name]) for name in expected)
+
+
+@pytest.mark.parametrize("stop", [0, 1, 3, 5])
+def test_tuning_that_was_interrupted_ends_as_if_it_had_not_been(stop, llama, tokens, hessians):
+    """The loop is killed after a step; a new process restores what was kept and does the rest. 6 steps, 3 epochs."""
+    whole = quantize_model(llama(), None, hessians=hessians)
+    expected = tune(whole, llama(), tokens)
+    kept: dict = {}
+
+    def killed(steps, parts):
+        for step in range(steps):
+            yield step
+            if step == stop:
+                kept.update({name: copy.deepcopy(part.state_dict()) for name, part in parts.items()})
+                raise KeyboardInterrupt
+
+    def resumed(steps, parts):
+        for name, part in parts.items():
+            part.load_state_dict(kept[name])
+        yield from range(stop + 1, steps)
+
+    with pytest.raises(KeyboardInterrupt):
+        tune(quantize_model(llama(), None, hessians=hessians), llama(), tokens, loop=killed)
+    again = quantize_model(llama(), None, hessians=hessians)
+    assert tune(again, llama(), tokens, loop=resumed) == expected
+    assert all(torch.equal(value, state(again)[name]) for name, value in state(whole).items())
+
+
 def test_tied_head_is_untied_and_the_embedding_kept(llama, tokens, hessians, tmp_path):
     teacher = llama()
     model = quantize_model(teacher, None, hessians=hessians)
@@ -138,8 +186,8 @@ def test_tied_head_is_untied_and_the_embedding_kept(llama, tokens, hessians, tmp
     assert model.lm_head.weight is not model.model.embed_tokens.weight
     assert torch.equal(model.model.embed_tokens.weight, teacher.model.embed_tokens.weight)
     assert not untie_head(model)
-    checkpoint.save(model, tmp_path)  # the untied head must survive the way to disk and back
-    again = checkpoint.load(tmp_path, llama)
+    hf.save_pretrained(model, tmp_path)  # the untied head must survive the way to disk and back
+    again = AutoModelForCausalLM.from_pretrained(tmp_path)
     with torch.no_grad():
         assert torch.equal(again(tokens).logits, model(tokens).logits)
 
@@ -160,18 +208,7 @@ def test_fit_stops_after_patience_worse_epochs():
     def loss(index):
         return p * 0 + next(losses)
 
-    history = fit(
-        loss,
-        [p],
-        [],
-        train=1,
-        valid=torch.tensor([1]),
-        epochs=10,
-        batch_size=1,
-        lr_signs=0.1,
-        lr_others=0.1,
-        patience=2,
-        rng=0,
-    )
+    tuning = Tuning(train=1, valid=1, epochs=10, batch_size=1, lr_signs=0.1, lr_others=0.1, patience=2)
+    history = fit(loss, [p], [], tuning, 0)
     assert [row["epoch"] for row in history] == [0, 1, 2]
     assert [row["best"] for row in history] == [True, False, False]

@@ -77,8 +77,20 @@ def test_size_one_is_the_identity():
     assert torch.equal(transform(x), x)
 
 
-@pytest.mark.parametrize("n", [11, 22, 44, 68, 17 * 16])
-def test_unsupported_size_is_a_value_error_that_names_it(n):
+@pytest.mark.parametrize("n", [2 * 11, 44, 68, 17 * 16, 10920])
+def test_even_sizes_without_a_hadamard_matrix_take_the_fft(n):
+    assert not hadamard.is_supported(n)
+    x = torch.randn(2, 3, n, dtype=torch.float64, generator=torch.Generator().manual_seed(n))
+    y = transform(x)
+    assert torch.allclose(y, rfft(x, torch.zeros(n // 2)), atol=1e-12)
+    assert torch.allclose(y.norm(dim=-1), x.norm(dim=-1), rtol=1e-12)
+    assert torch.allclose(transform(y, inverse=True), x, atol=1e-12)
+    a, b = x[0], x[1]  # the inverse is the transpose: <V a, b> = <a, V^T b>
+    assert torch.allclose((transform(a) * b).sum(-1), (a * transform(b, inverse=True)).sum(-1), atol=1e-10)
+
+
+@pytest.mark.parametrize("n", [0, 3, 11, 255])
+def test_odd_sizes_are_a_value_error_that_names_them(n):
     with pytest.raises(ValueError, match=str(n)):
         transform(torch.zeros(2, n))
 

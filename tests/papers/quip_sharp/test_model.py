@@ -1,4 +1,4 @@
-"""quantize_model: what is replaced, what is kept, what is reported, on disk and back."""
+"""quantize_model: what is replaced, what is kept, what is reported."""
 
 import json
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from papers.quip_sharp import checkpoint, quantize_model
+from papers.quip_sharp import quantize_model
 from papers.quip_sharp.hessians import collect_hessians
 from papers.quip_sharp.linear import FusedPart, QuantLinear
 from papers.quip_sharp.model import records, summary
@@ -154,36 +154,3 @@ def test_missing_inputs_are_value_errors(llama, tokens, hessians):
         quantize_model(llama(), tokens.float())
     with pytest.raises(ValueError, match="quantised already"):
         quantize_model(quantize_model(llama(), None, hessians=hessians), tokens)
-
-
-# -------------------------------------------------------------------------------------------------------- on disk
-
-
-@pytest.mark.parametrize(("method", "bits"), [("quip_sharp", 2), ("quip_sharp", 3), ("quip_sharp_rfft", 4)])
-def test_saved_model_comes_back_word_for_word(method, bits, llama, tokens, hessians, tmp_path):
-    quantized = quantize_model(llama(), None, method, bits, hessians=hessians)
-    checkpoint.save(quantized, tmp_path / "q")
-    again = checkpoint.load(tmp_path / "q", lambda: llama(seed=9))
-    assert torch.equal(logits(again, tokens), logits(quantized, tokens))
-    assert records(again) == records(quantized)
-    assert again.lm_head.weight is again.model.embed_tokens.weight
-
-
-def test_saved_model_with_biases_and_an_untied_head_comes_back(llama, tokens, tmp_path):
-    changes = {"attention_bias": True, "tie_word_embeddings": False}
-    quantized = quantize_model(llama(**changes).to(torch.bfloat16), tokens, bits=2)
-    checkpoint.save(quantized, tmp_path)
-    again = checkpoint.load(tmp_path, lambda: llama(seed=9, **changes).to(torch.bfloat16))
-    assert torch.equal(logits(again, tokens), logits(quantized, tokens))
-
-
-def test_other_formats_and_models_in_tuning_are_refused(llama, tokens, hessians, tmp_path):
-    quantized = quantize_model(llama(), None, hessians=hessians)
-    checkpoint.save(quantized, tmp_path)
-    file = tmp_path / checkpoint.STRUCTURE
-    file.write_text(file.read_text().replace('"format": 1', '"format": 99'))
-    with pytest.raises(ValueError, match="format 99"):
-        checkpoint.load(tmp_path, llama)
-    quantized.model.layers[0].mlp.down_proj.set_tuning()
-    with pytest.raises(ValueError, match="tuned"):
-        checkpoint.save(quantized, tmp_path)

@@ -12,15 +12,18 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from common import configs
 from common.errors import UserError
 from common.experiment import launch, load_result
 from common.models.language import STDLIB_LM
 from common.run import Run
-from papers.quip_sharp import data
+from common.training import resumable
+from papers.quip_sharp import data, pipeline
 from papers.quip_sharp.hessian_store import StoredHessians, pack, unpack
 from papers.quip_sharp.hessians import collect_hessians, walk
 from papers.quip_sharp.hidden_states import HiddenStates
 from papers.quip_sharp.model import quantize_model
+from papers.quip_sharp.pipeline import Quantizer
 from papers.quip_sharp.scaling import compare, interpolate
 
 SMALL = ["data.context=32", "data.characters=20000", "data.calibration_sequences=4", "data.test_chunks=2", "threads=1"]
@@ -79,7 +82,7 @@ def test_paper_scale_settings_run_end_to_end_on_a_small_model(tmp_path, llama):
     folder, text = small_model(tmp_path, llama), tmp_path / "text.jsonl"
     text.write_text("".join(json.dumps({"text": "def f(x):\n    return x\n" * (20 + i)}) + "\n" for i in range(24)))
     line = [f"model.path={folder}", f"data.calibration={text}", f"data.test={text}", "data.context=16", "data.test_chunks=2",
-            "data.calibration_sequences=8", "tuning.valid=2", "tuning.batch_size=2", "tuning.block.sequences=4", "tuning.block.epochs=1",
+            "data.calibration_sequences=8", "tuning.valid=2", "tuning.block.batch_size=2", "tuning.block.sequences=4", "tuning.block.epochs=1",
             "tuning.end_to_end.sequences=4", "tuning.end_to_end.epochs=1", f"offload={tmp_path / 'hidden'}", "threads=1"]  # fmt: skip
     result = launch("quip_sharp", ["+exp=llama7b", *line])
     assert {"lm.quip_sharp2.perplexity", "lm.quip_sharp_ft2.perplexity"} <= result.metrics.keys()
@@ -141,9 +144,77 @@ def test_bad_settings_get_one_sentence(line, words, tmp_path, monkeypatch):
     assert "\n" not in str(caught.value)
 
 
-def test_unknown_part_is_named():
-    with pytest.raises(UserError, match="unknown part 'languages'"):
-        launch("quip_sharp", ["parts=[languages]"])
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (["parts=[languages]"], "unknown part 'languages'"),
+        (["parts=[]"], "parts is empty"),
+        (["bits=[]"], "bits is empty"),
+        (["parts=[layers]", "layers.methods=[foo]"], "unknown method 'foo': choose from rtn, gptq"),
+        (["parts=[layers]", "layers.seeds=[]"], "layers.seeds is empty"),
+        (["quantize.rho.bits2=0.0"], "rho.bits2=0.0.*positive"),
+        (["quantize.sigma=-1.0"], "sigma=-1.0: give at least 0"),
+        (["batch_size=0"], "batch_size=0: give at least 1"),
+        (["data.context=1"], "data.context=1: give at least 2"),
+        (["data.test_chunks=0"], "data.test_chunks=0"),
+        (["tuning.micro_batch=-1"], "tuning.micro_batch=-1"),
+        (["scaling.widths=[30]"], "30 is not a multiple of 8"),
+        (["finetune=true", "tuning.block.sequences=240"], "needs 272 calibration sequences"),
+    ],
+)
+def test_settings_out_of_range_are_refused_at_the_door(line, words, monkeypatch):
+    monkeypatch.setattr(data, "load", lambda *_: pytest.fail("work was begun"))
+    with pytest.raises(UserError, match=words) as caught:
+        launch("quip_sharp", [*line, "threads=1"])
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (["methods=[foo]"], "unknown method 'foo'"),
+        (["ablations=[foo]"], "unknown method 'foo'"),
+        (["bits=[5]"], "bits=5: choose from 1, 2, 3, 4"),
+    ],
+)
+def test_unknown_methods_and_widths_are_refused(line, words):
+    with pytest.raises(UserError, match=words):
+        launch("quip_sharp", [*SMALL, "parts=[language]", *line])
+
+
+def test_plan_has_each_tuned_model_after_the_one_it_begins_with_and_ablations_at_two_bits():
+    line = ["methods=[rtn,quip_sharp]", "bits=[2,3]", "ablations=[quip_sharp_d4]", "finetune=true", "tuning.bits=[2,4]"]
+    plan = Quantizer(configs.compose("quip_sharp", "train", line), None, None).plan()
+    assert plan == [("rtn", 2, False), ("quip_sharp", 2, False), ("quip_sharp", 2, True), ("quip_sharp_d4", 2, False),
+                    ("rtn", 3, False), ("quip_sharp", 3, False), ("quip_sharp", 4, True)]  # fmt: skip
+
+
+def test_a_model_to_be_tuned_is_quantised_once_and_tuning_resumes_after_a_kill(monkeypatch, tmp_path):
+    """The words of the untuned model are the tuned one's; and a run that stops after a saved step ends as one that did not."""
+    line = [*SMALL, "parts=[language]", "methods=[quip_sharp]", "finetune=true", "tuning.valid=2", "tuning.save_seconds=0",
+            "tuning.end_to_end.sequences=4", "tuning.end_to_end.batch_size=2"]  # fmt: skip
+    calls = []
+    monkeypatch.setattr(pipeline, "quantize_model", lambda *a, **k: calls.append(1) or quantize_model(*a, **k))
+    whole = launch("quip_sharp", line)
+    assert len(calls) == 1
+    assert whole.metrics["lm.quip_sharp_ft2.bits_per_weight"] == whole.metrics["lm.quip_sharp2.bits_per_weight"]
+    done = []
+
+    def dies(run, name, steps, state, save_seconds):
+        for step in resumable(run, name, steps, state, save_seconds):
+            done.append(step)
+            yield step
+            if step == 2:
+                raise UserError("stopped")  # after the third step, before it is saved
+
+    monkeypatch.setattr(pipeline, "resumable", dies)
+    with pytest.raises(UserError, match="stopped"):
+        launch("quip_sharp", [*line, f"paths.runs={tmp_path / 'killed'}"])
+    (folder,) = (tmp_path / "killed").glob("quip_sharp/default/2*")
+    monkeypatch.setattr(pipeline, "resumable", lambda *a: (done.append(s) or s for s in resumable(*a)))
+    resumed = launch("quip_sharp", [f"resume={folder}"])
+    assert done == [0, 1, 2, 2, 3]
+    assert outcome(resumed) == outcome(whole)
 
 
 def test_a_model_without_linears_is_refused(tmp_path):
@@ -212,9 +283,9 @@ def test_a_pass_that_was_killed_goes_on_with_the_layers_that_are_missing(llama, 
 @pytest.mark.parametrize("tuned", [False, True])
 def test_layers_that_were_kept_are_not_quantised_again(tuned, llama, tokens, monkeypatch):
     from papers.quip_sharp import model as module
-    from papers.quip_sharp.finetune import BlockTuning
+    from papers.quip_sharp.finetune import Tuning
 
-    tuning = BlockTuning(train=4, valid=2, epochs=1, batch_size=2) if tuned else None
+    tuning = Tuning(train=4, valid=2, epochs=1, batch_size=2, lr_signs=5e-3, lr_others=1e-3) if tuned else None
     stages: dict = {}
 
     def keep(name, fn):

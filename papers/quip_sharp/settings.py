@@ -1,0 +1,84 @@
+"""The door of the jobs: settings that no step could work with, said in one sentence before any work is done."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from common.errors import UserError
+
+AT_LEAST = {
+    "data.context": 2,  # the first token of a chunk is not scored
+    "data.characters": 1,
+    "data.calibration_sequences": 1,
+    "data.test_chunks": 1,
+    "batch_size": 1,
+    "new_tokens": 1,
+    "quantize.tune": 0,
+    "quantize.sigma": 0,
+    "tuning.valid": 1,
+    "tuning.micro_batch": 1,
+    "tuning.save_seconds": 0,
+    "tuning.block.sequences": 0,
+    "tuning.block.epochs": 0,
+    "tuning.block.batch_size": 1,
+    "tuning.end_to_end.sequences": 1,
+    "tuning.end_to_end.epochs": 0,
+    "tuning.end_to_end.batch_size": 1,
+    "incoherence.m": 1,
+    "incoherence.n": 1,
+    "gaussian.samples": 10,
+    "layers.m": 1,
+    "layers.n": 1,
+    "scaling.blocks": 1,
+    "scaling.heads": 1,
+    "scaling.steps": 1,
+    "scaling.batch_size": 1,
+    "scaling.warmup": 1,
+}
+NOT_EMPTY = (
+    "parts",
+    "bits",
+    "incoherence.seeds",
+    "gaussian.factors",
+    "layers.seeds",
+    "layers.methods",
+    "scaling.widths",
+)
+POSITIVE = ("layers.wide", "quantize.rho.bits2", "quantize.rho.bits3", "quantize.rho.bits4")
+
+
+def check(cfg: Any) -> None:
+    """UserError for the first setting of cfg that is out of its range. Settings that cfg does not have are skipped."""
+    for key, least in AT_LEAST.items():
+        value = OmegaConf.select(cfg, key)
+        if value is not None and not value >= least:
+            raise UserError(f"{key}={value}: give at least {least}")
+    for key in POSITIVE:
+        value = OmegaConf.select(cfg, key)
+        if value is not None and not value > 0:
+            raise UserError(f"{key}={value}: the rms that weights are scaled to must be positive")
+    for key in NOT_EMPTY:
+        value = OmegaConf.select(cfg, key)
+        if value is not None and value == []:
+            raise UserError(f"{key} is empty: give at least one")
+    for width in OmegaConf.select(cfg, "scaling.widths") or []:
+        if width < 1 or width % (2 * cfg.scaling.heads):
+            raise UserError(
+                f"scaling.widths: {width} is not a multiple of {2 * cfg.scaling.heads}, twice scaling.heads"
+            )
+    if OmegaConf.select(cfg, "finetune") and cfg.tuning.block.sequences:
+        needed = cfg.tuning.block.sequences + cfg.tuning.valid
+        if needed > cfg.data.calibration_sequences:
+            raise UserError(
+                f"tuning within blocks needs {needed} calibration sequences (tuning.block.sequences + tuning.valid): "
+                f"set data.calibration_sequences={needed} or more"
+            )
+
+
+def check_methods(methods: Any, known: tuple[str, ...]) -> None:
+    """UserError where one of the methods is not known."""
+    for method in methods:
+        if method not in known:
+            raise UserError(f"unknown method {method!r}: choose from {', '.join(known)}")
