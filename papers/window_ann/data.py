@@ -14,6 +14,7 @@ from common.errors import UserError
 from common.run import Run
 from papers.window_ann import datasets
 from papers.window_ann.datasets import Workload
+from papers.window_ann.windows import as_labels
 
 # ann-benchmarks sets of the paper: registry entry -> angular
 BENCHMARKS = {"sift": "euclidean", "glove": "angular", "deep": "angular"}
@@ -61,7 +62,8 @@ def read_npy(folder: Path, name: str) -> tuple[Workload, dict[int, tuple[np.ndar
     """The .npy layout of the paper's scripts: name.npy, name_queries.npy, name_filter-values.npy and windows by power of two.
 
     Returns the workload (with its own windows where there is name_queries_ranges.npy) and {p: (lo, hi)} of the files
-    name_queries_2pow{p}_ranges.npy. Raises UserError naming the file that is missing.
+    name_queries_2pow{p}_ranges.npy. Dates become numbers of their own unit. Raises UserError naming the file that is missing,
+    damaged or of another shape.
     """
 
     def read(ending: str) -> np.ndarray:
@@ -70,19 +72,30 @@ def read_npy(folder: Path, name: str) -> tuple[Workload, dict[int, tuple[np.ndar
             raise UserError(
                 f"{path} is missing: data.path must be the folder of {name}.npy, {name}_queries.npy and {name}_filter-values.npy"
             )
-        return np.load(path, mmap_mode="r", allow_pickle=False)
+        try:
+            return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
+        except (ValueError, OSError, EOFError) as error:
+            raise UserError(f"{path} cannot be read ({error}): write it again with numpy.save") from error
 
-    powers = {}
-    for p in range(-40, 1):
-        if (folder / f"{name}_queries_2pow{p}_ranges.npy").is_file():
-            ranges = np.asarray(read(f"_queries_2pow{p}_ranges"))
-            powers[p] = (ranges[:, 0], ranges[:, 1])
-    lo = hi = None
-    if (folder / f"{name}_queries_ranges.npy").is_file():
-        lo, hi = np.asarray(read("_queries_ranges")).T
-    return Workload(
-        np.asarray(read("")), np.asarray(read("_filter-values")), np.asarray(read("_queries")), lo, hi
-    ), powers
+    X, labels, Q = read(""), read("_filter-values"), read("_queries")
+    if X.ndim != 2 or Q.ndim != 2 or X.shape[1] != Q.shape[1]:
+        raise UserError(f"{name}.npy has shape {X.shape} and {name}_queries.npy {Q.shape}: give (n, d) and (nq, d)")
+    if labels.dtype.kind in "mM":  # the layout's windows are numbers
+        labels = as_labels(labels).view(np.int64)
+
+    def windows(ending: str) -> tuple[np.ndarray, np.ndarray] | None:
+        if not (folder / f"{name}{ending}.npy").is_file():
+            return None
+        ranges = read(ending)
+        if ranges.shape != (len(Q), 2):
+            raise UserError(
+                f"{name}{ending}.npy has shape {ranges.shape}: give lo and hi for each query, ({len(Q)}, 2)"
+            )
+        return ranges[:, 0], ranges[:, 1]
+
+    powers = {p: found for p in range(-40, 1) if (found := windows(f"_queries_2pow{p}_ranges"))}
+    lo, hi = windows("_queries_ranges") or (None, None)
+    return Workload(X, labels, Q, lo, hi), powers
 
 
 def hacker_news(run: Run, encoder: str | None, label: str, batch_size: int = 128) -> tuple[np.ndarray, np.ndarray]:

@@ -132,6 +132,29 @@ def test_the_npy_layout_with_its_windows(tmp_path):
     assert powers[-2][1].tolist() == [2] * 4
     with pytest.raises(UserError, match=r"other\.npy is missing"):
         read_npy(tmp_path, "other")
+    np.save(tmp_path / "set_filter-values.npy", np.arange(9).astype("M8[D]"))
+    assert read_npy(tmp_path, "set")[0].labels.tolist() == list(range(9))
+
+
+@pytest.mark.parametrize(
+    ("ending", "content", "word"),
+    [
+        ("_queries", np.zeros((4, 2)), r"shape \(9, 3\) and set_queries\.npy \(4, 2\)"),
+        ("", np.zeros(9), r"set\.npy has shape \(9,\)"),
+        ("_queries_2pow-2_ranges", np.zeros((3, 2)), r"give lo and hi for each query, \(4, 2\)"),
+        ("_queries_ranges", np.zeros(4), r"give lo and hi"),
+        ("_filter-values", b"\x93NUMPY", r"set_filter-values\.npy cannot be read"),
+    ],
+)
+def test_an_npy_layout_that_does_not_fit_together_is_named(tmp_path, ending, content, word):
+    for name, array in {"": np.ones((9, 3)), "_queries": np.ones((4, 3)), "_filter-values": np.arange(9)}.items():
+        np.save(tmp_path / f"set{name}.npy", array)
+    if isinstance(content, bytes):
+        (tmp_path / f"set{ending}.npy").write_bytes(content)
+    else:
+        np.save(tmp_path / f"set{ending}.npy", content)
+    with pytest.raises(UserError, match=word):
+        read_npy(tmp_path, "set")
 
 
 @pytest.mark.realdata
