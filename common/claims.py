@@ -120,7 +120,8 @@ def judge(claims: list[dict[str, Any]], experiment: str, metrics: Mapping[str, A
         source, key = (timings, name.removeprefix("timings.")) if name.startswith("timings.") else (metrics, name)
         value, holds = source.get(key), None
         if missing:
-            notes.append(f"claim {claim['id']} is not judged here: it requires {', '.join(missing)}")
+            absent = [f"that {name[1:]} is not used" if name.startswith("!") else name for name in missing]
+            notes.append(f"claim {claim['id']} is not judged in this run: it requires {', '.join(absent)}")
         elif key not in source:
             notes.append(f"claim {claim['id']} is not judged: {name} was not measured")
         elif value is None or not math.isfinite(value):

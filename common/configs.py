@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pkgutil
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.util import find_spec
@@ -203,6 +203,11 @@ def compose(paper: str, verb: str, overrides: Sequence[str] = ()) -> DictConfig:
     """The config of a job, its overrides checked. Raises UserError naming what is valid."""
     parsed = parse_overrides(overrides)
     check_names(paper, verb, parsed)
+    for override in parsed:
+        if override.is_sweep_override():
+            raise UserError(
+                f"{override.input_line!r} is a list of values for a sweep: add -m, or write a list as {override.key_or_group}=[...]"
+            )
     choices = [o.input_line for o in parsed if _is_choice(paper, verb, o)]
     base = _compose(paper, verb, choices)
     for override in parsed:
@@ -267,8 +272,10 @@ def _is_choice(paper: str, verb: str, override: Any) -> bool:
 def check_names(paper: str, verb: str, parsed: Sequence[Any]) -> None:
     """Raise UserError unless every override names an experiment, a group option or a key that exists. Values come later."""
     available, keys = groups(paper, verb), cached_keys(paper, verb, parsed)
-    for override in parsed:
-        key, text = override.key_or_group, override.input_line
+    if len(chosen := [o.input_line for o in parsed if o.key_or_group == "exp"]) > 1:
+        raise UserError(f"{' '.join(chosen)} are two experiments: choose one")
+    for override in sorted(parsed, key=lambda o: o.key_or_group != "exp" and o.key_or_group not in available):
+        key, text = override.key_or_group, override.input_line  # choices first: the keys depend on them
         if key == "exp":
             names = [e.name for e in experiments(paper, verb)]
             for value in _values(override):
@@ -332,10 +339,6 @@ def _walk(cfg: Any, prefix: str = "") -> Iterator[tuple[str, bool]]:
 def _check_value(paper: str, verb: str, base: DictConfig, override: Any) -> None:
     from omegaconf import OmegaConf
 
-    if override.is_sweep_override():
-        raise UserError(
-            f"{override.input_line!r} is a list of values for a sweep: add -m, or write a list as {override.key_or_group}=[...]"
-        )
     key = override.key_or_group
     if key.startswith("hydra."):
         raise UserError(f"{override.input_line!r} only acts on sweeps: add -m")
@@ -366,12 +369,34 @@ def _check_type(key: str, default: Any, value: Any, declared: dict[str, str]) ->
                 _check_type(f"{key}[...]", default[0], item, {})
     if not ok:
         shown = "a mapping" if isinstance(value, dict) else f"{value!r} ({type(value).__name__})"
-        hint = f"; quote it: {key}=\"'{value}'\"" if name == "str" and isinstance(value, (int, float)) else ""
+        hint = ""
+        if name == "str" and isinstance(value, (int, float)):
+            hint = f"; quote it: {key}=\"'{value}'\""
+        elif name == "list" and not isinstance(value, dict):
+            hint = f"; write {key}=[{value}]"
         raise UserError(f"{key} takes {_article(name)} (default {default!r}), not {shown}{hint}")
 
 
 def _article(name: str) -> str:
     return f"{'an' if name == 'int' else 'a'} {name}"
+
+
+def at_least(cfg: Any, bounds: Mapping[str, float]) -> None:
+    """Raise UserError unless each dotted key of `cfg` holds a number of at least its bound, or a list of such numbers, not empty.
+
+    A null passes: what it stands for is the job's to say.
+
+    >>> at_least(cfg, {"rate.n": 2, "rate.repeats": 1})                            # doctest: +SKIP
+    """
+    from omegaconf import OmegaConf
+
+    for key, least in bounds.items():
+        value = OmegaConf.select(cfg, key)
+        values = list(value) if OmegaConf.is_list(value) else [] if value is None else [value]
+        if OmegaConf.is_list(value) and not values:
+            raise UserError(f"{key} is empty: give at least one")
+        if any(not isinstance(number, (int, float)) or not number >= least for number in values):
+            raise UserError(f"{key} is {value}: give at least {least}")
 
 
 # ---- what a run keeps ------------------------------------------------------------------------------------------------

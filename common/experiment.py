@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from common import configs, files, machine, result
-from common.errors import Interrupted, UserError, as_user_error, choose
+from common.errors import Interrupted, UserError, as_user_error, choose, user_errors
 from common.result import Result, load_result
 from common.run import Run, free_folder, rank
 
@@ -63,12 +63,14 @@ def experiment(paper: str, dry: bool = False) -> Callable[[Callable[[DictConfig,
 def run_parts(cfg: Any, run: Run, parts: Mapping[str, Callable[[Any, Run], None]]) -> None:
     """Run the parts of a job that `cfg.parts` names, in the order given there.
 
-    Raises UserError, before any of them runs, for a name that is not in `parts` and for an empty list.
+    Raises UserError, before any of them runs, for a name that is not in `parts` or comes twice, and for an empty list.
     """
     if not cfg.parts:
         raise UserError(f"parts is empty: choose from {', '.join(parts)}")
     for name in cfg.parts:
         choose("part", name, parts)
+    if len(set(cfg.parts)) < len(cfg.parts):
+        raise UserError(f"parts is {list(cfg.parts)}: name each part once")
     for name in cfg.parts:
         parts[name](cfg, run)
 
@@ -167,7 +169,8 @@ def run_in(folder: Path, job: Job, cfg: DictConfig, overrides: Sequence[str], re
         config = files.plain(OmegaConf.to_container(cfg, resolve=True))
         run = Run(folder, paper=job.paper, verb=job.verb, experiment=configs.experiment_of(overrides), seed=cfg.seed,
                   device="cpu", threads=cfg.threads, config=config, overrides=overrides,
-                  wall_before=before.wall_s if before else 0.0, started=before.started if before else None)  # fmt: skip
+                  wall_before=before.wall_s if before else 0.0, started=before.started if before else None,
+                  data_before=before.data if before else None)  # fmt: skip
         run.say(f"run: {folder}")
         forget_peak_rss()
         try:
@@ -190,7 +193,8 @@ def _work(run: Run, job: Job, cfg: DictConfig, before: Result | None) -> None:
     if cfg.run.dry and not job.dry:
         raise UserError(f"{job.paper} {job.verb} has no dry run: leave out run.dry=true")
     loggers.check(cfg.logger)
-    judged = claims.read(run.paper)  # a mistake in the file shows before the work
+    with user_errors():
+        judged = claims.read(run.paper)  # a mistake in the file shows before the work
     machine.prepare(run, cfg)
     if before and before.git_commit != result.git_state()[0]:
         run.note(f"resumed at commit {result.git_state()[0]}, started at {before.git_commit}")

@@ -69,10 +69,11 @@ class Run:
 
     def __init__(self, folder: Path, *, paper: str, verb: str = "train", experiment: str = "default", seed: int = 0,
                  device: str = "cpu", threads: int | None = None, config: Mapping | None = None,
-                 overrides: Sequence[str] = (), wall_before: float = 0.0, started: str | None = None):  # fmt: skip
+                 overrides: Sequence[str] = (), wall_before: float = 0.0, started: str | None = None,
+                 data_before: Mapping[str, Mapping[str, Any]] | None = None):  # fmt: skip
         self.dir = folder
         self.paper, self.verb, self.experiment, self.seed = paper, verb, experiment, seed
-        self.device, self.threads = device, threads or result.available_cores()
+        self.device, self.threads = device, result.available_cores() if threads is None else threads
         self.is_main = rank() == 0
         self.config, self.overrides = dict(config or {}), list(overrides)
         self.metrics: dict[str, float | int | None] = {}
@@ -88,6 +89,7 @@ class Run:
         self.holding_signals = 0
         self._started = started or datetime.now(UTC).isoformat(timespec="seconds")
         self._clock, self._wall_before = time.monotonic(), wall_before
+        self._data_before = dict(data_before or {})  # of the run that this one goes on with
         self._recorders: list[list[tuple]] = []
         self._taken: set[str] = set()
         self._services: list[Service] = []
@@ -152,9 +154,18 @@ class Run:
             self.say(f"note: {text}")
 
     def record_data(self, name: str, source: str, path: str | os.PathLike, sha256: str | None) -> None:
-        """Say which data was used; `source` is real, package, synthetic or artefact."""
+        """Say which data was used; `source` is real, package, synthetic or artefact.
+
+        Raises UserError in a resumed run that had used other data under this name: its stages belong to those.
+        """
         if source not in ("real", "package", "synthetic", "artefact"):
             raise ValueError(f"source of {name!r} is {source!r}: use real, package, synthetic or artefact")
+        before = self._data_before.get(name)
+        if before and source != "artefact" and (before["source"], before["sha256"]) != (source, sha256):
+            raise UserError(
+                f"{name} is not what it was when this run began ({before['source']} then, {source} now): "
+                "set PAPERS_DATA as it was, or start a new run"
+            )
         self._record("record_data", name, source, os.fspath(path), sha256)
         self.data[name] = {"source": source, "path": os.fspath(path), "sha256": sha256}
 

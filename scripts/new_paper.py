@@ -110,8 +110,10 @@ from common.experiment import Run, experiment, run_parts
 
 @experiment("{name}")
 def train(cfg, run: Run) -> None:
+    from common.configs import at_least
     from papers.{name} import studies  # heavy imports stay inside the job: --help is instant
 
+    at_least(cfg, {{"n": 1, "rate.n": 1, "rate.repeats": 1}})  # what no part could use is refused before the first
     run_parts(cfg, run, {{
         "accuracy": studies.accuracy,  # E1: the estimate is close to the mean
         "rate": studies.rate,  # E2: its error falls as 1 / sqrt(n)
@@ -259,7 +261,7 @@ def main(argv: Sequence[str]) -> int:
         show_on_the_front_page()
     except (UserError, OSError) as error:
         return explain(error)
-    print(f"next: .venv/bin/python -m pytest -k {arguments.name}, then docs/add_a_paper.md")
+    print(f"next: .venv/bin/python -m pytest -n0 tests/papers/{arguments.name}, then docs/add_a_paper.md")
     return 0
 
 

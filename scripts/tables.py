@@ -242,9 +242,7 @@ def record(recorded: dict[str, Any], job: Entry, run: result.Result) -> None:
         elsewhere = not all(claims.available(need, run.data) for need in claim["requires"])
         if elsewhere and any(c["value"] is not None for c in same):
             continue  # it cannot be measured here: what was measured elsewhere stays
-        better = [c for c in same if KINDS.index(c["data"]) < KINDS.index(kind) and c["value"] is not None]
-        if not better:  # real data are not displaced by made-up ones
-            paper["claims"] = [c for c in paper["claims"] if c not in same] + [entry]
+        paper["claims"] = [c for c in paper["claims"] if c not in same] + [entry]
     paper["claims"] = current(paper["claims"], claims.read(job.paper))
     previous = paper["runs"].get(job.experiment)
     kind = kind_of_run(run.data)
@@ -339,7 +337,7 @@ def main(argv: Sequence[str]) -> int:
         return command.explain(UserError("the tables are being made by another process: wait for it"))
     except (UserError, OSError, KeyboardInterrupt) as error:
         return command.explain(error)
-    return summary(recorded, failed)
+    return summary(recorded, arguments.papers or list(recorded["papers"]), failed)
 
 
 def bring_up_to_date(jobs: list[Entry], runs: Path) -> tuple[dict[str, Any], list[str]]:
@@ -359,11 +357,10 @@ def bring_up_to_date(jobs: list[Entry], runs: Path) -> tuple[dict[str, Any], lis
     return recorded, failed
 
 
-def summary(recorded: dict[str, Any], failed: list[str]) -> int:
-    """Say what does not hold, and return the exit code."""
-    gated = [
-        (paper, claim) for paper, entry in recorded["papers"].items() for claim in entry["claims"] if claim["gate"]
-    ]
+def summary(recorded: dict[str, Any], papers: Sequence[str], failed: list[str]) -> int:
+    """Say what of these papers' claims does not hold, and return the exit code."""
+    entries = {paper: entry for paper, entry in recorded["papers"].items() if paper in papers}
+    gated = [(paper, claim) for paper, entry in entries.items() for claim in entry["claims"] if claim["gate"]]
     broken = [(paper, claim) for paper, claim in gated if claim["holds"] is False]
     for paper, claim in broken:
         print(

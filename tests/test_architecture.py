@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from common import claims, configs, experiment
+from common import claims, configs, experiment, optional
+from common.data import registry
 from common.files import ROOT
 
 PAPERS = sorted(path.parent.name for path in (ROOT / "papers").glob("*/train.py"))
@@ -113,9 +114,13 @@ def test_configs_begin_with_a_comment_and_declare_their_nulls(path):
 
 @pytest.mark.parametrize("paper", PAPERS)
 def test_claims_are_well_formed_and_judged_somewhere(paper):
-    names = {e.name for e in configs.experiments(paper)} | {"default", "bench"}
+    names = {e.name for verb in configs.verbs(paper) for e in configs.experiments(paper, verb)} | {"default"}
     for claim in claims.read(paper):
         assert set(claim["experiments"]) <= names, claim["id"]
+        for need in claim["requires"]:
+            name = need.removeprefix("!").partition("@")[0]
+            here = name in registry.entries() or name in optional.EXTRAS or name == "stdlib" or optional.installed(name)
+            assert here, f"{claim['id']} requires {name}: no data set, extra or package has this name"
 
 
 COMMAND = re.compile(r"(?:python3? -m|bin/python -m) (papers\.\w+\.\w+|scripts\.\w+)((?: +[^\s#`|&;]+)*)")

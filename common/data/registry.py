@@ -119,7 +119,8 @@ def real_or_synthetic(
         if not fallback:
             raise
         run.note(f"{error}; made-up data of the same form stand in")
-        run.record_data(name, "synthetic", f"{make.__module__}.{make.__qualname__}", None)
+        made_by = getattr(make, "func", make)  # of a partial
+        run.record_data(name, "synthetic", f"{made_by.__module__}.{made_by.__qualname__}", None)
         return make()
     with user_errors(str(path)):
         return read(path)

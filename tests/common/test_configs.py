@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from omegaconf import OmegaConf
 
 from common import configs
 from common.command import help_text
@@ -104,3 +105,23 @@ def test_config_hash_ignores_where_a_run_logs():
     base = {"steps": 1, "logger": {"name": "csv"}, "device": "cpu"}
     assert configs.config_hash(base) == configs.config_hash(base | {"logger": {"name": "wandb"}, "device": "cuda"})
     assert configs.config_hash(base) != configs.config_hash(base | {"steps": 2})
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["seed=3", "+exp=smok"], "did you mean smoke"),  # choices are looked at first, wherever they stand
+        (["+exp=smoke,wrong"], "add -m"),
+        (["+exp=smoke", "+exp=wrong"], "two experiments"),
+    ],
+)
+def test_choices_of_experiments_are_refused_in_our_words(toy_paper, words, message):
+    assert message in refused(*words)
+
+
+def test_bounds_hold_for_numbers_and_lists():
+    cfg = OmegaConf.create({"a": {"n": 0}, "b": [1, 0], "c": [], "d": None, "e": "x"})
+    configs.at_least(cfg, {"a.n": 0, "b": 0, "d": 3})
+    for key, least in (("a.n", 1), ("b", 1), ("c", 0), ("e", 0)):
+        with pytest.raises(UserError, match=key):
+            configs.at_least(cfg, {key: least})

@@ -86,7 +86,7 @@ def test_missing_data_says_how_to_get_it(thing):
 
 def test_made_up_data_stand_in_for_what_is_missing_and_never_for_what_is_damaged(thing, tmp_path, monkeypatch):
     run = Run(tmp_path / "run", paper="toy")
-    get = partial(registry.real_or_synthetic, "thing", registry.read_bytes, lambda: b"made up")
+    get = partial(registry.real_or_synthetic, "thing", registry.read_bytes, partial(bytes, b"made up"))
     monkeypatch.setenv("PAPERS_DATA", str(tmp_path))
     assert get(run=run) == b"made up"
     assert run.data["thing"]["source"] == "synthetic"

@@ -130,6 +130,8 @@ def test_parts_run_in_order_and_a_wrong_name_stops_them_all():
     assert done == ["test", "fit"]
     with pytest.raises(UserError, match="did you mean test"):
         run_parts(SimpleNamespace(parts=["fit", "tets"]), None, parts)
+    with pytest.raises(UserError, match="once"):
+        run_parts(SimpleNamespace(parts=["fit", "fit"]), None, parts)
     with pytest.raises(UserError, match="empty"):
         run_parts(SimpleNamespace(parts=[]), None, parts)
     assert len(done) == 2

@@ -167,6 +167,15 @@ def test_seeds_of_a_study_move_with_the_seed_of_the_run_and_do_not_overlap(tmp_p
         Run(tmp_path, paper="toy").seeds([])
 
 
+def test_a_resumed_run_refuses_other_data_than_it_began_with(tmp_path):
+    before = {"deep": {"source": "real", "path": "/there/deep", "sha256": "abc"}}
+    run = Run(tmp_path, paper="toy", data_before=before)
+    run.record_data("deep", "real", "/elsewhere/deep", "abc")
+    for source, sha256 in (("synthetic", None), ("real", "def")):
+        with pytest.raises(UserError, match="PAPERS_DATA"):
+            run.record_data("deep", source, "x", sha256)
+
+
 def test_a_shared_stage_read_twice_is_hashed_once(run, monkeypatch):
     sums = []
     monkeypatch.setattr("common.run.sha256_of", lambda path: sums.append(path) or "abc")

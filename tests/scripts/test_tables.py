@@ -127,16 +127,20 @@ def recorded_runs(folder, *runs, requires=("a_module_that_is_not_here",)):
     [
         ([(3.0, True, "real"), (None, None, "real")], (3.0, True, "real")),  # not measured here
         ([(3.0, True, "real"), (None, False, "real")], (None, False, "real")),  # measured, and not a number
-        ([(3.0, True, "real"), (2.6, True, "synthetic")], (3.0, True, "real")),
+        ([(3.0, True, "real"), (None, None, "synthetic")], (3.0, True, "real")),  # it requires what is not here
+        (
+            [(3.0, True, "real"), (9.0, False, "synthetic")],
+            (9.0, False, "synthetic"),
+        ),  # judged on whatever is here: the last counts
         ([(2.6, True, "synthetic"), (3.0, True, "real")], (3.0, True, "real")),
         ([(3.0, True, "real"), (9.0, False, "real")], (9.0, False, "real")),
     ],
 )
-def test_what_is_recorded_is_displaced_only_by_a_measurement_on_data_as_real(toy_copy, runs, kept):
+def test_what_is_recorded_is_displaced_by_a_measurement_and_not_by_the_lack_of_one(toy_copy, runs, kept):
     paper = recorded_runs(toy_copy, *runs)
     (claim,) = paper["claims"]
     assert (claim["value"], claim["holds"], claim["data"]) == kept
-    assert paper["runs"]["ci"]["notes"] == [f"from {kept[2]}.csv"]
+    assert paper["runs"]["ci"]["notes"] == ["from real.csv"]  # tables and figures of made-up data displace no real ones
     assert set(paper["runs"]["ci"]["fingerprints"]) == {source for _, _, source in runs}
 
 
