@@ -178,7 +178,7 @@ def _gptqmodel(W: Any, H: Any, bits: int) -> tuple[Any, float]:
 
     linear = torch.nn.Linear(W.shape[1], W.shape[0], bias=False)
     linear.weight.data = W.clone()
-    task = GPTQ(linear, QuantizeConfig(bits=bits, group_size=128, sym=False))
+    task = GPTQ(linear, QuantizeConfig(bits=bits, group_size=128, sym=False, offload_to_disk=False))
     task.quantizer.configure(perchannel=True)
     # It takes activations, of which it keeps X^T X: the root of H is a batch with the second moment of them all.
     root = torch.linalg.cholesky(H.double() + 1e-6 * H.diagonal().mean() * torch.eye(len(H))).T

@@ -201,6 +201,24 @@ def test_bad_arguments_are_value_errors(llama, tokens, hessians):
             tune(model, llama(), tokens, valid=valid)
 
 
+def test_loss_is_the_cross_entropy_against_the_teacher_at_all_positions_but_the_last(llama, tokens, hessians):
+    teacher = llama()
+    model = quantize_model(teacher, None, hessians=hessians)
+    with torch.no_grad():
+        p = teacher(tokens[8:12]).logits[:, :-1].softmax(-1)
+        log_q = model(tokens[8:12]).logits[:, :-1].log_softmax(-1)
+    history = tune(model, teacher, tokens, epochs=0)
+    assert [row["valid_loss"] for row in history] == [pytest.approx(-(p * log_q).sum(-1).mean().item(), rel=1e-5)]
+
+
+def test_rates_fall_linearly_to_zero_each_group_its_own():
+    """Adam's step is the rate where the gradient is constant: 4 steps at 1, 3/4, 2/4, 1/4 of it."""
+    sign, other = (nn.Parameter(torch.zeros((), dtype=torch.float64)) for _ in range(2))
+    tuning = Tuning(train=2, valid=1, epochs=2, batch_size=1, lr_signs=0.1, lr_others=0.01)
+    fit(lambda index: sign + other, [sign], [other], tuning, 0)
+    assert [sign.item(), other.item()] == pytest.approx([-0.25, -0.025], rel=1e-5)
+
+
 def test_fit_stops_after_patience_worse_epochs():
     p = nn.Parameter(torch.zeros(()))
     losses = iter([1.0, 0.0, 2.0, 0.0, 3.0, 0.0, 4.0, 0.0])  # validate, train, validate, ...

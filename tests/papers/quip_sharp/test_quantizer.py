@@ -74,6 +74,16 @@ def test_rotated_weight_is_brought_to_rho(layer):
     assert (W_tilde / q.scale).square().mean().sqrt().item() == pytest.approx(0.9, rel=1e-4)
 
 
+@pytest.mark.parametrize("rho", [0.5, 0.9, 1.3])
+def test_what_is_rounded_is_the_rotated_weight_at_rho(rho, layer):
+    """Trap iii: without feedback the words are those of W~ rho / rms(W~), whatever rho is."""
+    W, H = layer
+    q = quantize_linear(W, H, "quip_sharp_no_ldlq", rng=0, rho=rho)
+    W_tilde = rotate_weight(W, q.U, q.V)
+    words = q.codebook.pack(q.codebook.encode((W_tilde * rho / W_tilde.square().mean().sqrt()).unflatten(-1, (-1, 8))))
+    assert (words == q.words).float().mean() > 0.99  # all but those whose rounding is a tie in the last bit
+
+
 @pytest.mark.parametrize("scale", [0.0, 1e-30, 1e20])
 def test_extreme_scales_are_harmless(scale, layer):
     W, H = layer
