@@ -80,22 +80,21 @@ def key_distance(key):
 
 @jit
 def insert(keys, size, capacity, key):
-    """Put `key` into the ascending keys[:size], dropping the largest beyond `capacity`. Returns (new size, its place)."""
+    """Put `key` into the ascending keys[:size], dropping the largest beyond `capacity`. Returns (new size, its place).
+
+    Most candidates that enter at all enter near the end, and one loop that shifts until the place is found is easier for
+    a processor to foresee than a binary search: faster even for a thousand keys.
+    """
     if size == capacity:
         if size == 0 or key >= keys[size - 1]:
             return size, size
         size -= 1
-    lo, hi = 0, size
-    while lo < hi:
-        middle = (lo + hi) // 2
-        if keys[middle] < key:
-            lo = middle + 1
-        else:
-            hi = middle
-    for t in range(size, lo, -1):
-        keys[t] = keys[t - 1]
-    keys[lo] = key
-    return size + 1, lo
+    place = size
+    while place > 0 and keys[place - 1] >= key:
+        keys[place] = keys[place - 1]
+        place -= 1
+    keys[place] = key
+    return size + 1, place
 
 
 # ---- search ----------------------------------------------------------------------------------------------------------
