@@ -107,6 +107,7 @@ def fit(cfg: Any, run: Run, data: Dataset, weighting: Weighting, name: str, seed
             WindowLosses(forecaster, cells="grid" if cfg.groups else "steps"),
             weighting,
             lr=cfg.lr,
+            beta2=cfg.beta2,
             steps_per_epoch=steps_per_epoch,
             lr_factor=lr_factor(cfg),
             dual_order=cfg.dual.order,

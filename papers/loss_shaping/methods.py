@@ -67,6 +67,8 @@ def check_numbers(cfg: Any) -> None:
     for key in ("lr", "init"):
         if cfg.dual[key] < 0:
             raise UserError(f"dual.{key} is {cfg.dual[key]}: it must not be negative")
+    if not 0 <= cfg.beta2 < 1:
+        raise UserError(f"beta2 is {cfg.beta2}: it must be in [0, 1)")
     if cfg.resilience.lr < 0 or cfg.resilience.alpha <= 0 or not 0 < cfg.minimax_share <= 1 or cfg.label < 0:
         raise UserError(
             "resilience.lr and label must not be negative, resilience.alpha positive, minimax_share in (0, 1]"

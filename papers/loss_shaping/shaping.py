@@ -64,6 +64,7 @@ class ConstrainedTraining(pl.LightningModule):
 
     losses: any module that maps a batch to a vector of losses (n,), `WindowLosses` for a forecaster.
     weighting: `weights(losses) -> (n,)` and `step(losses)`: DualVariables, or one of the baselines.
+    beta2: of Adam; about 1 / (1 - beta2) steps after a price has moved, the scale of gradients is forgotten.
     lr_factor: epoch (from 0) -> factor of lr; steps_per_epoch says what an epoch is, for it and for dual_every=epoch.
     dual_order: before_primal (the released code: the model's step uses the prices from before this batch, the prices
         move on the losses from before the model's step) or after_primal (prices move on the losses after it).
@@ -72,7 +73,7 @@ class ConstrainedTraining(pl.LightningModule):
     sampling: instead of the weighted sum, the mean of n losses drawn with probability proportional to their weights.
     """
 
-    def __init__(self, losses: nn.Module, weighting: Weighting, *, lr: float, steps_per_epoch: int | None = None,
+    def __init__(self, losses: nn.Module, weighting: Weighting, *, lr: float, beta2: float = 0.999, steps_per_epoch: int | None = None,
                  lr_factor: Callable[[int], float] | None = None, dual_order: str = "before_primal", dual_every: str = "batch",
                  normalise: bool = False, sampling: bool = False, log_as: str = "train", log_every: int = 10):  # fmt: skip
         super().__init__()
@@ -85,7 +86,8 @@ class ConstrainedTraining(pl.LightningModule):
                 "steps_per_epoch is needed by dual_every='epoch' and by lr_factor: give the batches of an epoch"
             )
         self.losses, self.weighting = losses, weighting
-        self.lr, self.steps_per_epoch, self.lr_factor = lr, steps_per_epoch or 1, lr_factor or (lambda epoch: 1.0)
+        self.lr, self.beta2 = lr, beta2
+        self.steps_per_epoch, self.lr_factor = steps_per_epoch or 1, lr_factor or (lambda epoch: 1.0)
         self.dual_order, self.dual_every = dual_order, dual_every
         self.normalise, self.sampling = normalise, sampling
         self.log_as, self.log_every = log_as, log_every
@@ -97,7 +99,8 @@ class ConstrainedTraining(pl.LightningModule):
         self.validated: list[tuple[float, int]] = []  # mean loss and size of this validation's batches
 
     def configure_optimizers(self) -> Any:
-        adam = torch.optim.Adam(self.losses.parameters(), lr=self.lr)  # no weight decay, and the prices are not in it
+        # no weight decay, and the prices are not in it
+        adam = torch.optim.Adam(self.losses.parameters(), lr=self.lr, betas=(0.9, self.beta2))
         schedule = torch.optim.lr_scheduler.LambdaLR(adam, lambda step: self.lr_factor(step // self.steps_per_epoch))
         return {"optimizer": adam, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 

@@ -87,6 +87,11 @@ def test_the_optimiser_does_not_own_the_prices():
     assert owned == {id(module.losses.theta)}
 
 
+def test_adam_forgets_as_fast_as_it_is_told():
+    module = ConstrainedTraining(Targets(), DualVariables([1.0, 1.0], lr=0.1), lr=0.1, beta2=0.9)
+    assert module.configure_optimizers()["optimizer"].defaults["betas"] == (0.9, 0.9)
+
+
 def test_training_reaches_the_saddle_point_of_the_closed_form():
     """eps = (1/4, inf): theta = 1/2, lambda = 1."""
     duals = DualVariables([0.25, float("inf")], lr=0.05)
