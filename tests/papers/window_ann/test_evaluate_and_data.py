@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from common.errors import UserError
 from papers.window_ann import datasets, evaluate
-from papers.window_ann.data import read_hdf5, read_npy, read_vecs
+from papers.window_ann.data import embed, hacker_news, read_hdf5, read_npy, read_vecs
 from papers.window_ann.windows import rank_interval
 
 
@@ -164,3 +164,44 @@ def test_deep_vectors_are_unit_vectors_of_96():
     X = read_vecs(locate("deep_10k") / "deep_10k.fvecs")
     assert X.shape == (10000, 96)
     assert np.allclose(np.linalg.norm(X, axis=1), 1, atol=1e-3)
+
+
+class _Run:
+    """As much of a run as the readers use."""
+
+    def progress(self, iterable, description):
+        return iterable
+
+    def record_data(self, *what):
+        self.recorded = what
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory):
+    """A BERT of a few weights in the Hugging Face layout."""
+    from transformers import BertConfig, BertModel, BertTokenizer
+
+    folder = tmp_path_factory.mktemp("encoder")
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "show", "a", "fast", "graph", "of", "cats"]
+    BertTokenizer(vocab={word: i for i, word in enumerate(words)}).save_pretrained(folder)
+    config = BertConfig(
+        vocab_size=len(words), hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16
+    )
+    BertModel(config).save_pretrained(folder)
+    return folder
+
+
+def test_titles_keep_their_order_and_do_not_see_the_padding_of_longer_ones(encoder):
+    titles = ["a fast graph of cats", "cats", "show a graph", "fast"]
+    together = embed(titles, encoder, _Run(), batch_size=4)
+    assert together.shape == (4, 8)
+    np.testing.assert_allclose(np.linalg.norm(together, axis=1), 1, atol=1e-5)
+    alone = np.concatenate([embed([title], encoder, _Run()) for title in titles])
+    np.testing.assert_allclose(together, alone, atol=1e-5)
+
+
+def test_a_folder_without_weights_is_no_encoder(tmp_path, monkeypatch):
+    (tmp_path / "hacker_news_titles.tsv").write_text("timestamp\tpoints\tcomments\ttitle\n1\t2\t3\tcats\n")
+    monkeypatch.setattr("papers.window_ann.data.locate", lambda name, run=None: tmp_path / f"{name}.tsv")
+    with pytest.raises(UserError, match="has no weights"):
+        hacker_news(_Run(), str(tmp_path), "timestamp")
