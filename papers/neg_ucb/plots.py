@@ -119,5 +119,5 @@ def clusters(places: np.ndarray, types: np.ndarray) -> Figure:
         ylabel="second",
         title="counterparts, as their hidden states see them",
     )
-    axis.legend()
+    figure.legend(loc="outside lower center", ncols=2)
     return figure
