@@ -111,15 +111,14 @@ def lines(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
-def at_scale(n: int, powers: Iterable[int], threads: Sequence[int], rounds: int, nq: int = 500, seed: int = 0) -> dict[str, list[dict]]:  # fmt: skip
-    """S1: every method and peer on the mixture of n points at windows of 2^p of them. Built once, searched with each number of threads."""
-    rng = np.random.default_rng(seed)
-    work = datasets.mixture(rng, n, nq)
-    cores = available_cores()
-    index = WindowIndex(R=24, L=48, cutoff=1000 if n > 50_000 else 250, threads=cores, seed=seed)
+def windows(name: str, work: datasets.Workload, options: dict[str, Any], powers: Iterable[int], threads: Sequence[int], rounds: int,
+            rng: np.random.Generator) -> dict[str, list[dict]]:  # fmt: skip
+    """S1: every method and peer at windows of 2^p of the points. Built once, searched with each number of threads."""
+    cores, nq = available_cores(), len(work.queries)
+    index = WindowIndex(threads=cores, **options)
     built, _ = seconds(lambda: index.fit(work.X, work.labels))
     segment = index.segments[0]
-    size = segment.G.nbytes + segment.X.nbytes
+    size, n = segment.G.nbytes + segment.X.nbytes, len(segment.X)
     note = f"{segment.stored / n:.1f} graphs a point: {segment.G.nbytes / 1e6:.0f} MB of edges, {segment.X.nbytes / 1e6:.0f} MB of points"
     builds = [build_row("window index, all levels", built, cores, size, note)]
     calibrated, _ = seconds(lambda: segment.costs(K, LEVELS[0], index.graph_cost))
@@ -138,7 +137,8 @@ def at_scale(n: int, powers: Iterable[int], threads: Sequence[int], rounds: int,
             best = fastest(rows, LEVELS[0])
             chosen += [where | row for row in sorted(best.values(), key=lambda row: -row["qps"])]
             whole += [where | line for line in lines(rows)]
-    return {"speedup": speedups, "fastest_at_0.9": chosen, "curves": whole, "builds": builds + others.builds}
+    tables = {"speedup": speedups, "fastest_at_0.9": chosen, "curves": whole, "builds": builds + others.builds}
+    return {f"{name}_{title}": rows for title, rows in tables.items()}
 
 
 def graphs(X: np.ndarray, Q: np.ndarray, rounds: int) -> list[dict[str, Any]]:
@@ -178,27 +178,40 @@ def graphs(X: np.ndarray, Q: np.ndarray, rounds: int) -> list[dict[str, Any]]:
 
 
 def bench(quick: bool = False) -> dict[str, list[dict]]:
-    """All races. quick: small sizes, to see that they run."""
+    """All races: the graphs alone, windows over 200,000 points of the mixture and over real vectors. quick: to see that they run."""
+    rng = np.random.default_rng(0)
+    mixture = datasets.mixture(rng, 2000 if quick else 200_000, 50 if quick else 500)
+    options: dict[str, Any] = {"R": 24, "L": 48, "cutoff": 250 if quick else 1000}
+    threads = sorted({1, min(2, available_cores())})
+    rounds, powers = (1, (0, -2)) if quick else (7, (0, -1, -2, -3, -4, -5, -6, -7, -8, -10))
+    real = deep(rng)
+    alone = real or mixture
+    few = slice(1000 if quick else 10_000)
+    tables = {"graphs": graphs(alone.X[few], alone.queries, 1 if quick else 15)}
+    tables |= windows("mixture", mixture, options, powers, threads, rounds, rng)
+    if real is not None and not quick:
+        tables |= windows("deep", real, {"R": 32, "L": 64, "cutoff": 250}, (0, -1, -2, -3, -4, -5), (1,), rounds, rng)
+    return tables
+
+
+def deep(rng: np.random.Generator) -> datasets.Workload | None:
+    """DEEP's 10,000 vectors and then its 10,000 queries less the last 500, which stay queries; labels U(0, 1). None where it is not here."""
     from common.data.registry import locate
     from papers.window_ann.data import read_vecs
 
     try:
         folder = locate("deep_10k")
-        X, Q = read_vecs(folder / "deep_10k.fvecs"), read_vecs(folder / "deep_query.fvecs")[:500]
     except UserError:
-        work = datasets.mixture(np.random.default_rng(0), 10_000, 500)
-        X, Q = work.X, work.queries
-    threads = sorted({1, min(2, available_cores())})
-    if quick:
-        return {"graphs": graphs(X[:1000], Q[:50], 1)} | at_scale(2000, (0, -2), threads, 1, nq=50)
-    return {"graphs": graphs(X, Q, 15)} | at_scale(200_000, (0, -1, -2, -3, -4, -5, -6, -7, -8, -10), threads, 7)
+        return None
+    X, Q = read_vecs(folder / "deep_10k.fvecs"), read_vecs(folder / "deep_query.fvecs")
+    return datasets.Workload(np.concatenate([X, Q[:-500]]), rng.random(len(X) + len(Q) - 500), Q[-500:])
 
 
 def plots(tables: dict[str, list[dict]], folder: Path) -> None:
     """The figure of the chapter, from the tables of `bench`, as they are recorded."""
     from papers.window_ann.plots import raced
 
-    raced([row for row in tables["curves"] if row["threads"] == 1]).savefig(folder / "race.png", dpi=110)
+    raced([row for row in tables["mixture_curves"] if row["threads"] == 1]).savefig(folder / "race.png", dpi=110)
 
 
 if __name__ == "__main__":  # draw what is recorded

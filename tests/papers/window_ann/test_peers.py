@@ -93,7 +93,10 @@ def test_a_missing_library_is_named_with_its_package():
 
 def test_a_small_race_has_whole_curves_counts_builds_and_memory(monkeypatch):
     monkeypatch.setattr(bench, "BUDGET", 0.001)
-    tables = bench.at_scale(600, (-1,), (1, 2), 1, nq=20)
+    rng = np.random.default_rng(0)
+    work = datasets.mixture(rng, 600, 20, d=12, centres=10)
+    found = bench.windows("small", work, {"R": 8, "L": 16, "cutoff": 100}, (-1,), (1, 2), 1, rng)
+    tables = {title.removeprefix("small_"): rows for title, rows in found.items()}
     assert {row["threads"] for row in tables["speedup"]} == {1, 2}
     names = {row["contender"] for row in tables["curves"]}
     assert {"planner", "tree", "postfilter", "prefilter, BLAS", "incremental postfilter"} <= names
