@@ -41,13 +41,12 @@ def before_after(erm: Outcome, shaped: Outcome) -> Figure:
 
 
 def profiles(outcomes: list[Outcome], title: str) -> Figure:
-    """The test profile of every method, and mean against Window STD."""
+    """The test profile of every method, and mean against Window STD in the same colours."""
     fig, (left, right) = axes(2, height=3.6, width_ratios=(3, 2))
     for outcome in outcomes:
         e, colour = outcome.profile("test"), COLOURS[outcome.method]
         left.plot(np.arange(1, len(e) + 1), e, color=colour, label=outcome.method)
         right.plot(e.std(), e.mean(), "o", color=colour)
-        right.annotate(outcome.method, (e.std(), e.mean()), xytext=(4, 4), textcoords="offset points", fontsize=8)
     left.set(xlabel="step $i$ of the forecast", ylabel="test mean squared error", title=title)
     left.legend(fontsize=8)
     right.margins(0.2)
