@@ -98,7 +98,8 @@ def frontier(data: Dataset, *, width: int, points: int, dual_lr: float, steps: i
         rows.append({"level": float(level), "erm_quantile": float((erm <= level).mean()), "mse": float(losses.mean()),
                      "mse_change": 100 * float(losses.mean() / erm.mean() - 1), "window_std": float(losses.std()),
                      "max_step": float(losses.max()), "active": int((prices > 1e-9).sum()), "sum_prices": float(prices.sum())})  # fmt: skip
-    affordable = [row for row in rows if row["mse_change"] <= cost]
+    # prices of the tightest levels may not have settled in so many steps: what is recommended was held, to 0.1 %
+    affordable = [row for row in rows if row["mse_change"] <= cost and row["max_step"] <= 1.001 * row["level"]]
     picture = {"erm": erm, "tightest": tightest, "lowest": lowest, "bound": bound, "floor": float(model.floor.max()),
                "recommended": affordable[-1]["level"]}  # fmt: skip
     return rows, picture

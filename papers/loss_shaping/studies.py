@@ -336,5 +336,5 @@ def recommend(cfg: DictConfig, run: Run) -> None:
         {"recommend": {"lowest_level": picture["lowest"], "bound": picture["bound"], "level": picture["recommended"]}}
     )
     run.note(f"recommended level: levels=[{picture['recommended']:.3f}], the tightest that costs the stand-in at most {cfg.recommend.cost:g} % "
-             f"of mean error; it can hold {picture['lowest']:.3f} at every step, and no model of its kind {picture['bound']:.3f}")  # fmt: skip
+             f"of mean error; it can hold {picture['lowest']:.4f} at every step, and no model of its kind goes below {picture['bound']:.4f}")  # fmt: skip
     run.figure("frontier", plots.frontier(rows, picture))
