@@ -204,6 +204,13 @@ def _work(run: Run, job: Job, cfg: DictConfig, before: Result | None) -> None:
     run.claims, notes = claims.judge(judged, run.experiment, run.metrics, run.timings, run.data)
     for note in notes:
         run.note(note)
+    changed = [
+        text
+        for text in run.overrides
+        if text.lstrip("+").partition("=")[0].split(".")[0] not in ("exp", "seed", *configs.WHERE_ONLY)
+    ]
+    if run.claims and changed:
+        run.note(f"the claims are judged although the experiment was changed: {' '.join(changed)}")
     run.save("done")
 
 

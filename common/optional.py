@@ -24,6 +24,7 @@ EXTRAS: dict[str, dict[str, str]] = {
         "mabwiser": "mabwiser",
         "optimum.quanto": "optimum-quanto",
         "hqq": "hqq",
+        "cooper": "cooper-optim",
     },
     "docs": {"sphinx": "sphinx", "myst_parser": "myst-parser"},
     "dev": {"pytest": "pytest", "hypothesis": "hypothesis"},

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+LONG = 40  # rows; of a longer table a terminal gets both ends
 VERDICT = {True: "yes", False: "NO", None: "-"}
 
 
@@ -22,6 +23,7 @@ def number(value: Any) -> str:
 
 
 def threshold(claim: Mapping[str, Any]) -> str:
+    """A claim's comparison in words: "<= 0.6", "in [2, 4]", "reported"."""
     if claim["op"] == "report":
         return "reported"
     if claim["op"] == "in":
@@ -65,7 +67,7 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def show(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Print rows as a table on stdout."""
+    """Print rows, all of them, as a table on stdout."""
     from rich.console import Console
     from rich.table import Table
 
@@ -80,9 +82,11 @@ def show(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def show_result(data: Mapping[str, Any]) -> None:
-    """Print what a run found: its tables, or its metrics where it has none, its claims and notes."""
+    """Print what a run found: its tables (of long ones both ends), or its metrics where it has none, its claims and notes."""
     for name, rows in data["tables"].items():
-        show(name, rows)
+        show(name, rows if len(rows) <= LONG else [*rows[: LONG // 2], *rows[-LONG // 4 :]])
+        if len(rows) > LONG:
+            print(f"({name}: {len(rows)} rows in all, in result.json)")
     if not data["tables"] and data["metrics"]:
         show("metrics", [{"metric": name, "value": value} for name, value in data["metrics"].items()])
     if data["claims"]:

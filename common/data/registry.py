@@ -126,14 +126,18 @@ def real_or_synthetic(
         return read(path)
 
 
-def own_file(path: str, key: str, run: Run) -> Path:
-    """A file or folder that the user named in the setting `key`, recorded as real with the sum of its content.
+def own_file(path: str, key: str, run: Run, folder: bool | None = False) -> Path:
+    """A file (folder=True: a folder; None: either) that the user named in the setting `key`, recorded as real with its sum.
 
     Raises UserError where there is none. A folder's sum is over its files, their names included.
     """
     found = Path(path).expanduser()
     if not found.exists():
         raise UserError(f"{key}: there is no {path}: check the path")
+    if folder is not None and found.is_dir() is not folder:
+        raise UserError(
+            f"{key}: {path} is a {'folder' if found.is_dir() else 'file'}: give a {'folder' if folder else 'file'}"
+        )
     parts = sorted(p for p in found.rglob("*") if p.is_file()) if found.is_dir() else [found]
     sums = [sha256_of_content(part) for part in parts]
     names = [part.relative_to(found).as_posix() for part in parts]

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from common.data.registry import own_file, read_text, real_or_synthetic
-from common.errors import UserError, choose, user_errors
+from common.errors import choose, user_errors
 from common.run import Run
 from papers.neg_ucb import anac
 
@@ -162,11 +162,8 @@ def domain(cfg: Any, run: Run, task: Mapping[str, Any]) -> anac.Domain:
         return anac.generate(task["sizes"], run.rng("domain", name).numpy, f"generated {name}")
 
     if Path(name).is_absolute() or name.startswith((".", "~")):
-        folder = own_file(name, key, run)
-        if not folder.is_dir():
-            raise UserError(f"{key}: {name} is a file, name the folder of a domain and its profiles")
         with user_errors():
-            found = anac.load(folder)
+            found = anac.load(own_file(name, key, run, folder=True))
     else:
         found = real_or_synthetic("anac", read, made_up, run=run, fallback=cfg.data.fallback)
     for note in found.notes:

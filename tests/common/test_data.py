@@ -116,10 +116,12 @@ def test_a_users_own_file_or_folder_is_recorded_with_the_sum_of_its_content(tmp_
     (folder / "deep" / "a.bin").write_bytes(CONTENT)
     assert registry.own_file(str(folder / "deep" / "a.bin"), "data.path", run) == folder / "deep" / "a.bin"
     assert run.data["data.path"]["sha256"] == SHA
-    registry.own_file(str(folder), "data.path", run)
+    with pytest.raises(UserError, match="is a folder: give a file"):
+        registry.own_file(str(folder), "data.path", run)
+    registry.own_file(str(folder), "data.path", run, folder=True)
     before = run.data["data.path"]["sha256"]
     (folder / "deep" / "a.bin").rename(folder / "deep" / "b.bin")
-    registry.own_file(str(folder), "data.path", run)
+    registry.own_file(str(folder), "data.path", run, folder=True)
     assert run.data["data.path"]["sha256"] != before
 
 

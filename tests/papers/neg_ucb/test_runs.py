@@ -123,7 +123,7 @@ def test_a_domain_of_ones_own_is_recorded_with_its_sum_and_must_be_a_folder(tmp_
     recorded = result.data["task_settings.multi_issue.domain"]
     assert recorded["source"] == "real"
     assert len(recorded["sha256"]) == 64
-    with pytest.raises(UserError, match="is a file, name the folder"):
+    with pytest.raises(UserError, match="is a file: give a folder"):
         launch("neg_ucb", [*line, f"task_settings.multi_issue.domain='{tmp_path / 'domain.xml'}'"])
     with pytest.raises(UserError, match="check the path"):
         launch("neg_ucb", [*line, f"task_settings.multi_issue.domain='{tmp_path / 'none'}'"])
