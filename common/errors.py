@@ -69,7 +69,9 @@ def choose(key: str, value: T, valid: Iterable[T]) -> T:
 
 
 def known(lead: str, wrong: Any, names: Sequence[str]) -> str:
-    """The end of a message about a wrong name: the nearest right ones, then all of them."""
+    """The end of a message about a wrong name: the nearest right ones, and all of them unless they are very many."""
     close = difflib.get_close_matches(str(wrong), names, n=3, cutoff=0.6)
     nearest = f"did you mean {' or '.join(close)}? " if close else ""
+    if close and len(names) > 40:
+        return f"did you mean {' or '.join(close)}? (--help shows all {len(names)})"
     return f"{nearest}{lead} {', '.join(names) if names else '(none)'}"

@@ -54,7 +54,10 @@ def seed_globals(rng: Rng) -> None:
     if "torch" in sys.modules:
         import torch
 
-        torch.manual_seed(rng.seed)
+        # torch.manual_seed would also queue a call, with a formatted stack, for each backend that is not here
+        torch.default_generator.manual_seed(rng.seed)
+        if torch.cuda.is_available():
+            torch.cuda.manual_seed_all(rng.seed)
 
 
 class Run:

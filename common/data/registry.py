@@ -115,10 +115,12 @@ def real_or_synthetic(
     """
     try:
         path = locate(name, run=run)
-    except MissingData as error:
+    except MissingData:
         if not fallback:
             raise
-        run.note(f"{error}; made-up data of the same form stand in")
+        run.note(
+            f"{entry(name).title} is not here: made-up data of the same form stand in (`python -m scripts.data list` says how to get it)"
+        )
         made_by = getattr(make, "func", make)  # of a partial
         run.record_data(name, "synthetic", f"{made_by.__module__}.{made_by.__qualname__}", None)
         return make()

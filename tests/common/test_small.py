@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from common import lazy, optional
-from common.errors import UserError, choose, user_errors
+from common.errors import UserError, choose, known, user_errors
 from common.files import ROOT, sha256_of_arrays
 from common.metrics.summary import log_slope, spread
 from common.rng import seeded
@@ -57,6 +57,13 @@ def test_a_wrong_choice_is_answered_with_what_is_near_and_all_there_is():
     assert choose("base", "vamana", ["vamana", "faiss"]) == "vamana"
     with pytest.raises(UserError, match=r"unknown base 'vamanna': did you mean vamana\? choose vamana, faiss"):
         choose("base", "vamanna", ["vamana", "faiss"])
+
+
+def test_a_very_long_list_of_names_is_left_out_where_one_is_near():
+    names = [f"key{i}" for i in range(41)]
+    assert known("the keys are", "kay7", names).startswith("did you mean key7")
+    assert "key40" not in known("the keys are", "kay7", names)
+    assert "key40" in known("the keys are", "zzz", names)
 
 
 def test_spread_is_the_samples():
