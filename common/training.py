@@ -10,6 +10,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -131,6 +132,8 @@ def lightning_fit(module: pl.LightningModule, batch: Callable[[int], Any], steps
     for 16-mixed precision, whose scaler is a state that is not kept.
     """
     import logging
+    import signal
+    import threading
     import warnings
 
     import pytorch_lightning as pl
@@ -139,6 +142,7 @@ def lightning_fit(module: pl.LightningModule, batch: Callable[[int], Any], steps
         raise UserError("trainer.precision=16-mixed cannot be resumed exactly: use bf16-mixed or 32-true")
     logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)  # its greetings, not its warnings
     warnings.filterwarnings("ignore", message=".*LeafSpec", category=FutureWarning)  # Lightning's own, about itself
+    warnings.filterwarnings("ignore", message=".*does not have many workers")  # the batches are made, not read
     with run.recording() as events:
         checkpoint = _Checkpoint(run, name, steps, {"module": module}, events, save_seconds)
         optimizers = _Optimizers(module)
@@ -152,6 +156,8 @@ def lightning_fit(module: pl.LightningModule, batch: Callable[[int], Any], steps
 
             def on_fit_start(self, trainer: Any, module: Any) -> None:
                 optimizers.attach(trainer)
+                if threading.current_thread() is threading.main_thread():
+                    signal.signal(signal.SIGTERM, partial(_stop_all_ranks, trainer, terminated))
 
             def on_train_start(self, trainer: Any, module: Any) -> None:
                 loop = trainer.fit_loop.epoch_loop  # so that global_step, and the steps of what is logged, go on too
@@ -177,6 +183,7 @@ def lightning_fit(module: pl.LightningModule, batch: Callable[[int], Any], steps
         options = {"enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False, "log_every_n_steps": 1,
                    "max_steps": steps, "max_epochs": -1, "num_sanity_val_steps": 0, "use_distributed_sampler": False, "barebones": False}  # fmt: skip
         chosen = dict(cfg.trainer)
+        terminated = signal.getsignal(signal.SIGTERM)  # Lightning puts its own in place, which ends in SystemExit
         run.holding_signals += 1
         try:
             fitted = pl.Trainer(
@@ -193,6 +200,14 @@ def lightning_fit(module: pl.LightningModule, batch: Callable[[int], Any], steps
         finally:
             run.holding_signals -= 1
             getattr(bar, "close", lambda: None)()
+
+
+def _stop_all_ranks(trainer: Any, handler: Any, number: int, frame: Any) -> None:
+    """The run's own way to stop, here and in the processes that Lightning has started."""
+    if trainer.strategy.launcher is not None:
+        trainer.strategy.launcher.kill(number)
+    if callable(handler):
+        handler(number, frame)
 
 
 class _Optimizers:

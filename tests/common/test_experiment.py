@@ -163,10 +163,10 @@ def test_run_folder_below_a_file_is_refused(toy_paper, tmp_path):
         launch("toy", [f"paths.runs={tmp_path / 'file' / 'runs'}"])
 
 
-def start_and_kill(tmp_path, when, how=signal.SIGKILL, words=("steps=40", "sleep=0.05")):
+def start_and_kill(tmp_path, when, how=signal.SIGKILL, words=("steps=40", "sleep=0.05"), verb="train"):
     """Start the toy job, stop it when `when(folder)` is true, and return its folder."""
     process = subprocess.Popen(
-        [*COMMAND, *words],
+        [*COMMAND, verb, *words],
         cwd=ROOT,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -209,6 +209,19 @@ def test_terminated_run_says_interrupted_and_resumes(toy_paper, tmp_path):
     assert load_result(folder).status == "interrupted"
     assert load_result(folder).exit_code == 143
     assert strip(launch("toy", [f"resume={folder}"])) == strip(launch("toy", ["steps=40"]))
+
+
+@pytest.mark.parametrize(("how", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_stopped_lightning_training_says_interrupted_and_resumes(toy_paper, tmp_path, how, code):
+    def trains(folder):
+        path = folder / "metrics.csv"
+        return path.exists() and len(path.read_text().splitlines()) > 5
+
+    folder, ended = start_and_kill(tmp_path, trains, how, verb="fit")
+    assert ended == code
+    assert load_result(folder).status == "interrupted"
+    assert 0 < len((folder / "metrics.csv").read_text().splitlines()) < 40
+    assert strip(launch("toy", [f"resume={folder}"], verb="fit")) == strip(launch("toy", ["steps=40"], verb="fit"))
 
 
 def test_resuming_a_done_run_shows_it_and_changes_nothing(toy_paper, capsys):

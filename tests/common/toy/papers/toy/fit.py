@@ -1,5 +1,7 @@
 """A toy Lightning job."""
 
+import time
+
 from common.experiment import Run, experiment
 
 
@@ -24,6 +26,7 @@ def fit(cfg, run: Run) -> None:
             return torch.optim.Adam(self.parameters(), lr=0.1)
 
     def batch(step):
+        time.sleep(cfg.sleep)
         x = torch.randn(8, 3, generator=run.rng("batch", step).torch, dtype=torch.float64)
         return {"x": x, "y": x.sum(1, keepdim=True)}
 
