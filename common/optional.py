@@ -44,6 +44,7 @@ def need(module: str) -> ModuleType:
     try:
         return import_module(module)
     except ImportError as error:
-        extra = next((extra for extra, modules in EXTRAS.items() if module in modules), None)
+        brings = {found: extra for extra, modules in EXTRAS.items() for found in modules}
+        extra = next((brings[found] for found in brings if f"{module}.".startswith(f"{found}.")), None)
         get = f"pip install -e '.[{extra}]' in the clone" if extra else f"pip install {module.partition('.')[0]}"
         raise UserError(f"{module} is not here ({error}): {get}") from None

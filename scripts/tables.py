@@ -66,10 +66,16 @@ def wanted(papers: Sequence[str], slow: bool) -> list[Entry]:
             )
         names = ["ci"]
         if slow:
-            judged = {name for claim in claims.read(paper) for name in claim["experiments"]}
-            names += sorted(judged - {"ci", "smoke"})
+            here = [claim for claim in claims.read(paper) if all(map(can_be_met, claim["requires"]))]
+            names += sorted({name for claim in here for name in claim["experiments"]} - {"ci", "smoke"})
         jobs += [Entry(paper, name, fingerprint(paper, name)) for name in names]
     return jobs
+
+
+def can_be_met(need: str) -> bool:
+    """Whether a `requires` entry may be met here: False for a data set that is not on this machine."""
+    name = need.partition("@")[0]
+    return name not in registry.entries() or registry.status(name)[0] == "found"
 
 
 def fingerprint(paper: str, name: str) -> str:
@@ -300,13 +306,16 @@ def kind_of_run(data: dict[str, Any]) -> str:
 
 
 def copy_figures(job: Entry, run: result.Result) -> list[str]:
-    """Copy a run's figures beside the pages; returns their paths relative to docs/results."""
+    """Copy a run's figures beside the pages, in 256 colours; returns their paths relative to docs/results."""
+    from PIL import Image
+
     target = pages.RESULTS / "figures" / job.paper / job.experiment
     shutil.rmtree(target, ignore_errors=True)
     copied = []
     for figure in run.figures:
         target.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(run.folder / figure, target / Path(figure).name)
+        with Image.open(run.folder / figure) as picture:
+            picture.convert("RGB").quantize(256).save(target / Path(figure).name, optimize=True)  # a third of the bytes
         copied.append((target / Path(figure).name).relative_to(pages.RESULTS).as_posix())
     return copied
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from common.errors import UserError
+from common.optional import need
 
 
 class BaseIndex(Protocol):
@@ -38,7 +38,7 @@ class Hnswlib:
     """HNSW of the library hnswlib. M: links a point; ef_construction: build beam."""
 
     def __init__(self, X: np.ndarray, M: int = 16, ef_construction: int = 100, seed: int = 0):
-        hnswlib = need("hnswlib", "hnswlib (it compiles with a C++ compiler)")
+        hnswlib = need("hnswlib")
         self.n, self.M = len(X), M
         self.index = hnswlib.Index("l2", X.shape[1])
         self.index.init_index(len(X), M=M, ef_construction=ef_construction, random_seed=seed)
@@ -58,7 +58,7 @@ class Faiss:
     """HNSW of the library faiss. M: links a point; ef_construction: build beam."""
 
     def __init__(self, X: np.ndarray, M: int = 16, ef_construction: int = 100, seed: int = 0):
-        self.faiss = need("faiss", "faiss-cpu")
+        self.faiss = need("faiss")
         self.n, self.M = len(X), M
         self.index = self.faiss.IndexHNSWFlat(X.shape[1], M)
         self.index.hnsw.efConstruction = ef_construction
@@ -72,16 +72,6 @@ class Faiss:
 
 
 BASES: dict[str, Any] = {"brute": Brute, "hnswlib": Hnswlib, "faiss": Faiss}
-
-
-def need(module: str, package: str) -> Any:
-    """Import an optional library. Raises UserError that says how to get it."""
-    from importlib import import_module
-
-    try:
-        return import_module(module)
-    except ImportError as error:
-        raise UserError(f"base {module!r} is not installed: pip install {package}") from error
 
 
 def search_one(

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from common.errors import UserError
+from common.optional import need
 from common.race import race
 from papers.window_ann import datasets, evaluate, vamana
-from papers.window_ann.base import need
 from papers.window_ann.contenders import Contender, K, Others, build_row, ours, seconds
 from papers.window_ann.index import WindowIndex
 from papers.window_ann.plans import OURS
@@ -160,7 +160,7 @@ def graphs(X: np.ndarray, Q: np.ndarray, rounds: int) -> list[dict[str, Any]]:
     for M, ef in ((16, 100), (24, 200)):
         name = f"hnswlib M={M} ef_construction={ef}"
         try:
-            hnsw = need("hnswlib", "hnswlib").Index("l2", X.shape[1])
+            hnsw = need("hnswlib").Index("l2", X.shape[1])
         except UserError as error:
             note[field[0].name] = str(error)
             break

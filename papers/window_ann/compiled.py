@@ -12,15 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from common.errors import UserError
+from common.optional import need
 
-try:
-    import numba
-    from llvmlite import ir
-    from numba.core import types
-    from numba.extending import intrinsic
-except ImportError as error:
-    raise UserError("window_ann needs numba: pip install 'icml24-papers[ann]'") from error
+need("numba")
+import numba  # noqa: E402
+from llvmlite import ir  # noqa: E402
+from numba.core import types  # noqa: E402
+from numba.extending import intrinsic  # noqa: E402
 
 HERE = Path(__file__).parent
 SOURCES = ("compiled", "tree", "overlap", "beam", "vamana", "plans", "executor")

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from common.data.registry import locate, read_bytes
-from common.errors import UserError
+from common.data.registry import locate, own_file, read_bytes
+from common.errors import MissingData, UserError
 from common.files import sha256_of
+from common.optional import need
 from common.run import Run
 from papers.window_ann import datasets
 from papers.window_ann.datasets import Workload
@@ -46,10 +47,7 @@ def read_vecs(path: Path) -> np.ndarray:
 
 def read_hdf5(path: Path) -> tuple[np.ndarray, np.ndarray]:
     """(train, test) of a file in the ann-benchmarks layout, (n, d) and (nq, d) float32."""
-    try:
-        import h5py
-    except ImportError as error:
-        raise UserError("reading .hdf5 needs h5py: pip install 'icml24-papers[hdf5]'") from error
+    h5py: Any = need("h5py")
     try:
         with h5py.File(path, "r") as file:
             if not {"train", "test"} <= set(file):
@@ -165,7 +163,7 @@ def load(cfg: Any, run: Run, seed: int) -> tuple[Workload, dict[int, tuple[np.nd
     if name == "deep_10k":
         try:
             folder = locate("deep_10k", run=run)
-        except UserError as error:
+        except MissingData as error:
             if not data.fallback:
                 raise
             run.note(f"{error}; using the mixture instead of DEEP")
@@ -197,8 +195,7 @@ def load(cfg: Any, run: Run, seed: int) -> tuple[Workload, dict[int, tuple[np.nd
     if name == "npy":
         if not data.path:
             raise UserError("data.name=npy needs data.path=<folder> and data.prefix=<name of the set>")
-        work, given = read_npy(Path(data.path).expanduser(), data.prefix)
-        run.record_data("npy", "real", data.path, None)
+        work, given = read_npy(own_file(data.path, "data.path", run, folder=True), data.prefix)
         few = slice(None, data.queries)
         return (
             work._replace(queries=work.queries[few], lo=None, hi=None),

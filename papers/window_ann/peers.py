@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from papers.window_ann.base import need
+from common.optional import need
 
 Find = Callable[[np.ndarray, np.ndarray, np.ndarray, int, int], np.ndarray]  # (Q, S, E, k, setting) -> ranks (nq, k)
 
@@ -42,7 +42,7 @@ def faiss_range(X: np.ndarray, kind: str = "hnsw", threads: int = 1, M: int = 16
 
     The setting is efSearch of hnsw, nprobe of ivf (nlist: sqrt(n) if None), nothing for flat.
     """
-    faiss = need("faiss", "faiss-cpu")
+    faiss = need("faiss")
     d = X.shape[1]
     if kind == "flat":
         index = faiss.IndexFlatL2(d)
@@ -77,7 +77,7 @@ def faiss_range(X: np.ndarray, kind: str = "hnsw", threads: int = 1, M: int = 16
 
 
 def _hnswlib(X: np.ndarray, threads: int, M: int, ef_construction: int, seed: int):
-    hnswlib = need("hnswlib", "hnswlib (it compiles with a C++ compiler)")
+    hnswlib = need("hnswlib")
     index = hnswlib.Index("l2", X.shape[1])
     index.init_index(len(X), M=M, ef_construction=ef_construction, random_seed=seed)
     index.add_items(X, np.arange(len(X)), num_threads=threads)
@@ -119,7 +119,7 @@ def hnswlib_post(X: np.ndarray, threads: int = 1, M: int = 16, ef_construction: 
 
 def usearch_post(X: np.ndarray, threads: int = 1, M: int = 16, ef_construction: int = 100) -> Peer:
     """usearch, then dropping what lies outside; the setting is how many candidates it is asked for."""
-    usearch = need("usearch.index", "usearch")
+    usearch = need("usearch.index")
     index = usearch.Index(ndim=X.shape[1], metric="l2sq", connectivity=M, expansion_add=ef_construction)
     index.add(np.arange(len(X)), X, threads=threads)
 

@@ -1,14 +1,12 @@
-"""The experiments of the paper as studies: each takes the config and the run, and hands the run what it found."""
+"""The experiments of the paper as parts: each takes the config and the run, and hands the run what it found."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from common.errors import UserError
+from common.errors import user_errors
 from common.run import Run
 from papers.window_ann import baselines, data, datasets, evaluate, plots, structure
 from papers.window_ann.index import WindowIndex
@@ -20,21 +18,12 @@ BASELINES = ("prefilter", "postfilter")
 ONE_GRAPH = "one graph, same budget"
 
 
-@contextlib.contextmanager
-def at_the_door() -> Iterator[None]:
-    """What the library calls a bad argument is, in a run, a bad config."""
-    try:
-        yield
-    except ValueError as error:
-        raise UserError(str(error)) from error
-
-
 def make_index(
     cfg: Any, run: Run, work: datasets.Workload, metric: str, seed: int, method: str = "auto", **changed: Any
 ) -> WindowIndex:
     """The index of a workload; its graphs are kept as a stage that every run with the same data and options shares."""
     options = {**cfg.index, **changed}
-    with at_the_door():
+    with user_errors():
         index = WindowIndex(method, metric, seed=seed, threads=run.threads, graph_cost=cfg.search.graph_cost, **options)
 
         def build() -> dict:
@@ -62,12 +51,12 @@ def make_index(
 
 def curves(cfg: Any, run: Run) -> None:
     """Every method at every setting and window size: distances computed for each query against recall@k."""
-    found = [_curves_of(cfg, run, seed) for seed in cfg.seeds]
+    found = [_curves_of(cfg, run, seed) for seed in run.seeds(cfg.seeds)]
     _report(cfg, run, [row for rows, _ in found for row in rows], found[-1][1])
 
 
 def _curves_of(cfg: Any, run: Run, seed: int) -> tuple[list[dict], str]:
-    with at_the_door():
+    with user_errors():
         work, given, metric, name = data.load(cfg, run, seed)
     index = make_index(cfg, run, work, metric, seed)
     return run.stage(
@@ -89,7 +78,7 @@ def sweep_windows(
             given[p] if p in given else datasets.windows(work.labels, 2.0**p, len(Q), run.rng("windows", seed, p).numpy)
         )
         truth = datasets.truth(X, work.labels, Q, lo, hi, cfg.search.k)
-        with at_the_door(), run.time("sweep"):
+        with user_errors(), run.time("sweep"):
             rows += [{"seed": seed, "p": p, **row} for row in sweep(cfg, index, work.queries, lo, hi, truth)]
     return rows
 
@@ -135,15 +124,15 @@ def sweep(cfg: Any, index: WindowIndex, Q: np.ndarray, lo: np.ndarray, hi: np.nd
 
 def _report(cfg: Any, run: Run, rows: list[dict], name: str) -> None:
     """From all settings to figures of the claims: the least cost that reaches the level, for each method and window size."""
-    level = cfg.search.level
+    level, seeds = cfg.search.level, run.seeds(cfg.seeds)
     best = cheapest(rows, level)
     table, per_seed = [], []
     for p in cfg.search.fractions:
         line: dict[str, Any] = {"window": f"2^{p}"}
         for method in (*BASELINES, *OURS, "auto"):
-            line[method] = float(np.mean([best[seed, p, method] for seed in cfg.seeds]))
+            line[method] = float(np.mean([best[seed, p, method] for seed in seeds]))
         ratios = []
-        for seed in cfg.seeds:
+        for seed in seeds:
             cost = {method: best[seed, p, method] for method in (*BASELINES, *OURS, "auto")}
             ours, theirs = np.nanmin([cost[m] for m in OURS]), np.nanmin([cost[m] for m in BASELINES])
             single = np.nanmin([ours, theirs])
@@ -152,11 +141,11 @@ def _report(cfg: Any, run: Run, rows: list[dict], name: str) -> None:
         line["auto / best"] = float(np.mean([r["planner"] for r in ratios]))
         per_seed += ratios
         table.append(line)
-    by_seed = [[r["speedup"] for r in per_seed if r["seed"] == seed and -7 <= r["p"] <= -1] for seed in cfg.seeds]
+    by_seed = [[r["speedup"] for r in per_seed if r["seed"] == seed and -7 <= r["p"] <= -1] for seed in seeds]
     run.log(
         {name: {"speedup_max": min(max(x) for x in by_seed), "planner_worst": _worst([r["planner"] for r in per_seed])}}
     )
-    mid = [[r["speedup"] for r in per_seed if r["seed"] == seed and -7 <= r["p"] <= -3] for seed in cfg.seeds]
+    mid = [[r["speedup"] for r in per_seed if r["seed"] == seed and -7 <= r["p"] <= -3] for seed in seeds]
     if all(mid):
         run.log({f"{name}.speedup_mid": min(max(x) for x in mid)})
     full = [r["speedup"] for r in per_seed if r["p"] == 0]
@@ -167,7 +156,7 @@ def _report(cfg: Any, run: Run, rows: list[dict], name: str) -> None:
     run.table("distances_at_recall", table)
     plots.write_rows(run, "curves", rows)
     run.figure("distances_by_window", plots.by_window(table, level))
-    run.figure("recall_against_distances", plots.curves([r for r in rows if r["seed"] == cfg.seeds[0]]))
+    run.figure("recall_against_distances", plots.curves([r for r in rows if r["seed"] == seeds[0]]))
 
 
 def _worst(ratios: list[float]) -> float:
@@ -191,26 +180,24 @@ def adversarial(cfg: Any, run: Run) -> None:
 
     The first alpha is measured over all seeds and judged; the others once, for the comparison.
     """
-    first, *others = cfg.adversarial.alphas
-    rows = [row for seed in cfg.seeds for row in _adversarial_of(cfg, run, seed, first)]
-    rows += [row for alpha in others for row in _adversarial_of(cfg, run, cfg.seeds[0], alpha)]
+    (first, *others), seeds = cfg.adversarial.alphas, run.seeds(cfg.seeds)
+    rows = [row for seed in seeds for row in _adversarial_of(cfg, run, seed, first)]
+    rows += [row for alpha in others for row in _adversarial_of(cfg, run, seeds[0], alpha)]
     recall = {(r["alpha"], r["seed"], r["method"]): r["recall"] for r in rows}
     run.log(
         {
             "adversarial.recall": {
-                method: min(recall[first, seed, method] for seed in cfg.seeds) for method in (*OURS, "auto")
+                method: min(recall[first, seed, method] for seed in seeds) for method in (*OURS, "auto")
             }
         }
     )
     share = [
         recall[first, seed, ONE_GRAPH] / min(recall[first, seed, "tree"], recall[first, seed, "super_postfilter"])
-        for seed in cfg.seeds
+        for seed in seeds
     ]
     run.log({"adversarial.one_graph_share": max(share)})
     for alpha in others:
-        run.log(
-            {f"adversarial.alpha_{alpha:g}.recall": {method: recall[alpha, cfg.seeds[0], method] for method in OURS}}
-        )
+        run.log({f"adversarial.alpha_{alpha:g}.recall": {method: recall[alpha, seeds[0], method] for method in OURS}})
     table = []
     for alpha, method in dict.fromkeys((r["alpha"], r["method"]) for r in rows):
         mine = [r for r in rows if r["method"] == method and r["alpha"] == alpha]
@@ -274,8 +261,8 @@ def structures(cfg: Any, run: Run) -> None:
 def branching(cfg: Any, run: Run) -> None:
     """The tree with other branching factors: what is stored, and what a query costs at the level."""
     table = []
-    seed = cfg.seeds[0]
-    with at_the_door():
+    seed = run.seeds(cfg.seeds)[0]
+    with user_errors():
         work, _, metric, name = data.load(cfg, run, seed)
     X, Q = (
         (work.X, work.queries)
@@ -285,7 +272,7 @@ def branching(cfg: Any, run: Run) -> None:
     for beta in run.progress(list(cfg.branching.betas), "branching factors"):
 
         def measure(beta: int = beta) -> dict:
-            with at_the_door(), run.time(f"build.beta{beta}"):
+            with user_errors(), run.time(f"build.beta{beta}"):
                 index = WindowIndex("tree", metric, seed=seed, threads=run.threads, **{**cfg.index, "beta": beta}).fit(
                     work.X, work.labels
                 )
@@ -316,9 +303,6 @@ def branching(cfg: Any, run: Run) -> None:
             }
         }
     )
-    run.add_time("beta.build_falls", float(np.all(np.diff(seconds) < 0)))
+    run.add_time("build.first_over_last", seconds[0] / seconds[-1])
     run.table("branching", table)
     run.figure("branching", plots.branching(table))
-
-
-STUDIES = {"curves": curves, "adversarial": adversarial, "structure": structures, "branching": branching}

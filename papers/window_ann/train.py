@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from common.experiment import Run, experiment
+from common.experiment import Run, experiment, run_parts
 
 
 @experiment("window_ann", dry=True)
 def train(cfg, run: Run) -> None:
-    from papers.window_ann import checks
+    from papers.window_ann import dry, settings
 
-    checks.config(cfg)
+    settings.check(cfg)
     if cfg.run.dry:
-        run.log(checks.estimate(cfg, run))
-        return
-    from papers.window_ann.studies import STUDIES
+        return dry.estimate(cfg, run)
+    from papers.window_ann import studies  # needs numba, as a dry run does not
 
-    for name in cfg.studies:
-        STUDIES[name](
-            cfg, run
-        )  # curves: sec. 6, E1 and E2; adversarial: E3; structure: sec. 3 and 5, E4; branching: E5
+    run_parts(cfg, run, {
+        "structure": studies.structures,  # sec. 3 and 5, E4: coverage, blowup, what is stored
+        "curves": studies.curves,  # sec. 6, E1 and E2: distances against recall, every method and window size
+        "adversarial": studies.adversarial,  # sec. 6, E3: windows far from the query
+        "branching": studies.branching,  # sec. 6, E5: the tree with other branching factors
+    })  # fmt: skip
 
 
 if __name__ == "__main__":

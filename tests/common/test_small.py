@@ -28,6 +28,9 @@ def test_what_is_not_installed_is_asked_for_by_its_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "hnswlib", None)  # as if it were not here
     with pytest.raises(UserError, match=r"pip install -e '\.\[bench\]'"):
         optional.need("hnswlib")
+    monkeypatch.setitem(sys.modules, "usearch", None)
+    with pytest.raises(UserError, match=r"\.\[bench\]"):
+        optional.need("usearch.index")
     with pytest.raises(UserError, match="pip install nothing_like_it"):
         optional.need("nothing_like_it.part")
     assert optional.need("json").dumps({}) == "{}"

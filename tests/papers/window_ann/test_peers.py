@@ -3,9 +3,7 @@
 import numpy as np
 import pytest
 
-from common.errors import UserError
 from papers.window_ann import WindowIndex, baselines, bench, datasets, evaluate, peers
-from papers.window_ann.base import need
 from papers.window_ann.windows import rank_interval
 
 
@@ -84,11 +82,6 @@ def test_other_bases_serve_every_method(ready, base, method):
     segment, Q, S, E, truth = ready
     index = WindowIndex(method, base=base, cutoff=200, threads=1).fit(segment.X, np.arange(1500))
     assert evaluate.recall(index.search(Q, S, E - 1, 10, beam=200)[0], truth) > 0.9
-
-
-def test_a_missing_library_is_named_with_its_package():
-    with pytest.raises(UserError, match="pip install some-package"):
-        need("no_such_module_here", "some-package")
 
 
 def test_a_small_race_has_whole_curves_counts_builds_and_memory(monkeypatch):
