@@ -41,15 +41,9 @@ def run(paper: str, quick: bool, threads: int) -> dict[str, Any]:
     tables = module.bench(quick=quick)
     for title, rows in tables.items():
         report.show(f"{paper}: {title}", rows)
-    drawn = module.figures(tables) if hasattr(module, "figures") else {}
-    if not quick:
-        for name, figure in drawn.items():
-            with files.atomic_path(PICTURES / f"{paper}-{name}.png") as scratch:
-                figure.savefig(scratch, format="png", dpi=110, bbox_inches="tight")
     peers = tuple(getattr(module, "PEERS", ()))
     return {
         "tables": files.plain(tables),
-        "figures": [f"{PICTURES.name}/{paper}-{name}.png" for name in drawn],
         "peers": list(peers),
         "threads": threads,
         "quick": quick,
@@ -59,6 +53,16 @@ def run(paper: str, quick: bool, threads: int) -> dict[str, Any]:
         "git_commit": result.git_state()[0],
         "recorded_at": datetime.now(UTC).isoformat(timespec="seconds"),
     }
+
+
+def draw(paper: str, entry: dict[str, Any]) -> None:
+    """Draw the figures of recorded races and note them in the record."""
+    module = importlib.import_module(f"papers.{paper}.bench")
+    entry["figures"] = []
+    for name, figure in module.figures(entry["tables"]).items() if hasattr(module, "figures") else ():
+        with files.atomic_path(PICTURES / f"{paper}-{name}.png") as scratch:
+            figure.savefig(scratch, format="png", dpi=110, bbox_inches="tight")
+        entry["figures"].append(f"{PICTURES.name}/{paper}-{name}.png")
 
 
 def render(recorded: dict[str, Any]) -> str:
@@ -94,6 +98,14 @@ def render(recorded: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def keep(recorded: dict[str, Any], papers: Sequence[str]) -> None:
+    """Write the record, and the page and the figures of these papers."""
+    for paper in papers:
+        draw(paper, recorded[paper])
+    files.write_json(RECORD, recorded)
+    files.write_atomic(PAGE, render(recorded))
+
+
 def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m scripts.bench", description="Race the papers' code against its peers."
@@ -102,6 +114,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--quick", action="store_true", help="small sizes and few turns, to see that the races run; nothing is recorded"
     )
+    parser.add_argument("--render", action="store_true", help="run nothing: draw and write what is recorded")
     parser.add_argument("--threads", type=int, default=1, help="threads for every contestant (default 1)")
     arguments = parser.parse_args(argv)
     try:
@@ -111,12 +124,13 @@ def main(argv: Sequence[str]) -> int:
             )
         machine.limit_threads(arguments.threads)
         recorded = json.loads(RECORD.read_text()) if RECORD.exists() else {}
-        for paper in arguments.papers or racers():
+        for paper in [] if arguments.render else arguments.papers or racers():
             entry = run(paper, arguments.quick, arguments.threads)
             if not arguments.quick:
                 recorded[paper] = entry
-                files.write_json(RECORD, recorded)  # after each: an interruption loses one paper's races
-                files.write_atomic(PAGE, render(recorded))
+                keep(recorded, [paper])  # after each: an interruption loses one paper's races
+        if arguments.render:
+            keep(recorded, list(recorded))
     except (UserError, OSError, KeyboardInterrupt) as error:
         return command.explain(error)
     return 0

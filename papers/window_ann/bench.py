@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -207,17 +206,8 @@ def deep(rng: np.random.Generator) -> datasets.Workload | None:
     return datasets.Workload(np.concatenate([X, Q[:-500]]), rng.random(len(X) + len(Q) - 500), Q[-500:])
 
 
-def plots(tables: dict[str, list[dict]], folder: Path) -> None:
-    """The figure of the chapter, from the tables of `bench`, as they are recorded."""
+def figures(tables: dict[str, list[dict]]) -> dict[str, Any]:
+    """Recall against queries a second on one thread, for each window size of the mixture."""
     from papers.window_ann.plots import raced
 
-    raced([row for row in tables["mixture_curves"] if row["threads"] == 1]).savefig(folder / "race.png", dpi=110)
-
-
-if __name__ == "__main__":  # draw what is recorded
-    import json
-
-    from common.files import ROOT
-
-    recorded = json.loads((ROOT / "docs" / "benchmarks.json").read_text())
-    plots(recorded["window_ann"]["tables"], Path(__file__).parent / "figures")
+    return {"race": raced([row for row in tables["mixture_curves"] if row["threads"] == 1])}
