@@ -207,7 +207,17 @@ def deep(rng: np.random.Generator) -> datasets.Workload | None:
 
 
 def figures(tables: dict[str, list[dict]]) -> dict[str, Any]:
-    """Recall against queries a second on one thread, for each window size of the mixture."""
-    from papers.window_ann.plots import raced
+    """On one thread: the fastest of each kind at every window size, and the curves behind it at some of them."""
+    from papers.window_ann import plots
 
-    return {"race": raced([row for row in tables["mixture_curves"] if row["threads"] == 1])}
+    names = {"mixture": "mixture, 200,000", "deep": "DEEP, 19,500"}
+    shown = {"mixture": ("2^0", "2^-2", "2^-4"), "deep": ("2^0", "2^-1", "2^-3")}
+
+    def single(title: str) -> list[dict]:
+        return [row for row in tables[title] if row["threads"] == 1]
+
+    here = {short: name for short, name in names.items() if f"{short}_curves" in tables}
+    return {
+        "windows": plots.fastest({name: single(f"{short}_fastest_at_0.9") for short, name in here.items()}, LEVELS[0]),
+        "curves": plots.raced({name: (single(f"{short}_curves"), shown[short]) for short, name in here.items()}),
+    }

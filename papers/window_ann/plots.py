@@ -81,10 +81,7 @@ def curves(rows: Sequence[Mapping[str, Any]], lowest: float = 0.85) -> Figure:
         axis.axis("off")
     figure.supxlabel("recall@10", fontsize=9)
     figure.supylabel("distances a query (lower is better)", fontsize=9)
-    handles = {
-        label: handle for axis in axes.flat for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)
-    }
-    figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=4, fontsize=8)
+    _legend(figure, axes)
     return figure
 
 
@@ -97,34 +94,72 @@ RACERS = {"planner (ours)": (("planner",), "black", "-"),
           "usearch, postfilter": (("usearch, postfilter",), "C1", "-.")}  # fmt: skip
 
 
-def raced(lines: Sequence[Mapping[str, Any]], lowest: float = 0.8) -> Figure:
-    """Recall against queries a second, a panel a window size; a line is the front of its contenders' settings."""
-    windows = [w for w in dict.fromkeys(line["window"] for line in lines) if int(w[2:]) % 2 == 0 or w == "2^-5"][:6]
-    figure, axes = plt.subplots(2, 3, figsize=(10, 5.6), sharex=True, layout="constrained")
-    for axis, window in zip(axes.flat, windows, strict=False):
-        curve = {
-            line["contender"]: zip(line["recall"], line["qps"], strict=True)
-            for line in lines
-            if line["window"] == window
-        }
-        for label, (names, color, style) in RACERS.items():
-            front = [(r, q) for r, q in pareto(point for name in names for point in curve.get(name, ())) if r >= lowest]
-            if front:
-                axis.plot(
-                    *zip(*front, strict=True), color=color, linestyle=style, marker="o", markersize=3, label=label
-                )
-        axis.set_yscale("log")
-        axis.set_xlim(lowest - 0.005, 1.005)
-        axis.set_title(f"windows of $2^{{{window[2:]}}}$ of the points", fontsize=9)
-    for axis in axes.flat[len(windows) :]:
-        axis.axis("off")
+def raced(sets: Mapping[str, tuple[Sequence[Mapping[str, Any]], Sequence[str]]], lowest: float = 0.8) -> Figure:
+    """Recall against queries a second: a row a set (its curves, the windows to show); a line is the front of its contenders' settings."""
+    wide = max(len(windows) for _, windows in sets.values())
+    figure, axes = plt.subplots(
+        len(sets), wide, figsize=(3.3 * wide, 2.8 * len(sets)), squeeze=False, layout="constrained"
+    )
+    for row, (name, (lines, windows)) in zip(axes, sets.items(), strict=True):
+        for axis, window in zip(row, windows, strict=True):
+            mine = [line for line in lines if line["window"] == window]
+            for label, (names, color, style) in RACERS.items():
+                points = [
+                    p
+                    for line in mine
+                    if line["contender"] in names
+                    for p in zip(line["recall"], line["qps"], strict=True)
+                ]
+                front = [(r, q) for r, q in pareto(points) if r >= lowest]
+                if front:
+                    axis.plot(
+                        *zip(*front, strict=True), color=color, linestyle=style, marker="o", markersize=3, label=label
+                    )
+            axis.set_yscale("log")
+            low, high = axis.get_ylim()
+            axis.set_ylim(10 ** np.floor(np.log10(low)), 10 ** np.ceil(np.log10(high)))
+            axis.yaxis.set_minor_formatter(NullFormatter())
+            axis.set_xlim(lowest - 0.005, 1.005)
+            axis.set_title(f"{name}, windows of $2^{{{window[2:]}}}$", fontsize=9)
     figure.supxlabel("recall@10", fontsize=9)
     figure.supylabel("queries a second (higher is better)", fontsize=9)
+    _legend(figure, axes)
+    return figure
+
+
+def fastest(sets: Mapping[str, Sequence[Mapping[str, Any]]], level: float) -> Figure:
+    """Queries a second at the level by window size; a line is the fastest of its contenders."""
+    figure, axes = plt.subplots(1, len(sets), figsize=(4.6 * len(sets), 3.6), squeeze=False, layout="constrained")
+    for axis, (name, rows) in zip(axes.flat, sets.items(), strict=True):
+        for label, (names, color, style) in RACERS.items():
+            best: dict[str, float] = {}
+            for row in rows:
+                if row["contender"] in names:
+                    best[row["window"]] = max(best.get(row["window"], 0.0), row["qps"])
+            axis.plot(
+                [2.0 ** int(w[2:]) for w in best],
+                best.values(),
+                color=color,
+                linestyle=style,
+                marker="o",
+                markersize=3,
+                label=label,
+            )
+        axis.set_xscale("log", base=2)
+        axis.set_yscale("log")
+        axis.set_xlabel("share of the points inside the window")
+        axis.set_title(name, fontsize=9)
+    axes[0, 0].set_ylabel(f"queries a second, recall@10 at least {level}")
+    _legend(figure, axes)
+    return figure
+
+
+def _legend(figure: Figure, axes: np.ndarray) -> None:
+    """One legend for all panels."""
     handles = {
         label: handle for axis in axes.flat for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)
     }
     figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=4, fontsize=8)
-    return figure
 
 
 def adversarial(table: Sequence[Mapping[str, Any]]) -> Figure:

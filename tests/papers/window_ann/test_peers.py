@@ -101,6 +101,8 @@ def test_a_small_race_has_whole_curves_counts_builds_and_memory(monkeypatch):
     assert all(row["distances"] > 0 for row in tables["fastest_at_0.9"] if row["contender"] == "planner")
     assert tables["builds"][0]["mb"] > 0
     assert all(row["build_s"] is not None or "pip install" in row["note"] for row in tables["builds"])
+    drawn = bench.figures({f"mixture_{title}": rows for title, rows in tables.items()})
+    assert set(drawn) == {"windows", "curves"}
 
 
 def test_a_setting_that_a_better_one_beats_clearly_does_not_race(monkeypatch):
