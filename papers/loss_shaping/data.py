@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 SEGMENTS = ("train", "val", "test")
 ETT_MONTH = 30 * 24  # hours
+DAY_OR_MONTH_FIRST = r"\s*\d{1,2}[/.-]\d{1,2}[/.-]\d"  # 03/01/2024 is read in two ways, and pandas chooses row by row
 
 
 @dataclass
@@ -151,12 +153,15 @@ def read_csv(path: Path, cfg: Any, name: str | None = None) -> Series:
     """
     import pandas as pd
 
+    read = partial(pd.read_csv, path, compression="gzip" if path.suffix == ".gz" else None, skipinitialspace=True)
     try:
-        table = pd.read_csv(path, compression="gzip" if path.suffix == ".gz" else None, skipinitialspace=True)
+        table, names = read(), read(header=None, nrows=1, dtype=str).iloc[0].dropna()
     except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
         raise UserError(f"{path} is not a CSV ({str(error).splitlines()[0]}): give a table with a header") from None
     if len(table.columns) == 1 and (mark := next((m for m in ";\t|" if m in table.columns[0]), None)):
         raise UserError(f"{path} has its columns apart by {mark!r}: write it with commas (and points in numbers)")
+    if names.duplicated().any():  # pandas would call the second a.1
+        raise UserError(f"{path} has two columns {names[names.duplicated()].iloc[0]!r}: give each a name of its own")
     if cfg.date not in table.columns:
         raise UserError(
             f"{path} has no column {cfg.date!r}: name the one with the dates by data.date=, of {', '.join(map(str, table.columns[:9]))}"
@@ -193,6 +198,9 @@ def _dates(column: pd.Series, path: Path, cfg: Any) -> pd.DatetimeIndex:
 
     if pd.api.types.is_numeric_dtype(column):  # would be read as nanoseconds since 1970
         raise UserError(f"column {cfg.date!r} of {path} holds numbers, not dates: write them as 2024-01-31 13:00:00")
+    if (unclear := column.astype(str).str.match(DAY_OR_MONTH_FIRST)).any():
+        row = int(unclear.to_numpy().argmax())
+        raise UserError(f"{path}, row {row + 1}: {column.iloc[row]!r} may have its day first or its month; write dates as 2024-01-13")  # fmt: skip
     parsed = pd.to_datetime(column, errors="coerce", format="mixed")
     if parsed.isna().any():
         row = int(parsed.isna().to_numpy().argmax())

@@ -86,6 +86,11 @@ class SharedCurves:
         return losses, duals.multipliers.numpy().copy()
 
 
+def held(row: dict[str, Any]) -> bool:
+    """Whether the prices of a row of the frontier had settled: no step is above its level, to 0.1 %."""
+    return bool(row["max_step"] <= 1.001 * row["level"])
+
+
 def frontier(data: Dataset, *, width: int, points: int, dual_lr: float, steps: int, cost: float) -> tuple[list[dict[str, Any]], dict[str, Any]]:  # fmt: skip
     """Rows from the ERM profile's largest step down to the lowest level, and the tightest whose mean costs at most `cost` %."""
     model = SharedCurves(moments(data.segments["train"]), width)
@@ -98,8 +103,8 @@ def frontier(data: Dataset, *, width: int, points: int, dual_lr: float, steps: i
         rows.append({"level": float(level), "erm_quantile": float((erm <= level).mean()), "mse": float(losses.mean()),
                      "mse_change": 100 * float(losses.mean() / erm.mean() - 1), "window_std": float(losses.std()),
                      "max_step": float(losses.max()), "active": int((prices > 1e-9).sum()), "sum_prices": float(prices.sum())})  # fmt: skip
-    # prices of the tightest levels may not have settled in so many steps: what is recommended was held, to 0.1 %
-    affordable = [row for row in rows if row["mse_change"] <= cost and row["max_step"] <= 1.001 * row["level"]]
+    # prices of the tightest levels may not have settled in so many steps: what is recommended was held
+    affordable = [row for row in rows if row["mse_change"] <= cost + 1e-9 and held(row)]
     picture = {"erm": erm, "tightest": tightest, "lowest": lowest, "bound": bound, "floor": float(model.floor.max()),
                "recommended": affordable[-1]["level"]}  # fmt: skip
     return rows, picture

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from common.errors import MissingData
+from common.errors import MissingData, user_errors
 from papers.loss_shaping import data as datasets
 from papers.loss_shaping import fitting, methods, metrics, plots
 
@@ -78,11 +78,11 @@ def train_methods(cfg: Any, run: Run, data: Dataset, names: list[str], seed: int
         if method not in methods.NEED_LEVELS:
             outcomes.append(outcome(method, None))
         elif cfg.level == "select" and cfg.levels is None:  # the paper's protocol: never by what test says
-            tried = [outcome(method, methods.levels_of(cfg, rule, erm.fitted, data), rule) for rule in RULES]
+            tried = [outcome(method, methods.levels_of(cfg, rule, erm.fitted), rule) for rule in RULES]
             outcomes.append(min(tried, key=lambda found: float(found.profile("val").mean())))
             run.note(f"{method}, seed {seed}: level {outcomes[-1].rule} has the lowest validation loss of six")
         else:
-            outcomes.append(outcome(method, methods.levels_of(cfg, cfg.level, erm.fitted, data)))
+            outcomes.append(outcome(method, methods.levels_of(cfg, cfg.level, erm.fitted)))
     return outcomes
 
 
@@ -326,10 +326,10 @@ def convex(cfg: DictConfig, run: Run) -> None:
 
 def recommend(cfg: DictConfig, run: Run) -> None:
     """Levels before training: what a common level costs a linear stand-in whose steps share parameters, and the lowest it holds."""
-    from papers.loss_shaping.recommender import frontier
+    from papers.loss_shaping.recommender import frontier, held
 
     data = load(cfg, run)
-    with run.time("recommend_s"):
+    with run.time("recommend_s"), user_errors(f"recommend.dual_lr={cfg.recommend.dual_lr:g} (a smaller one may do)"):
         rows, picture = frontier(data, **cfg.recommend)
     run.table("frontier", rows)
     run.log(
@@ -337,4 +337,7 @@ def recommend(cfg: DictConfig, run: Run) -> None:
     )
     run.note(f"recommended level: levels=[{picture['recommended']:.3f}], the tightest that costs the stand-in at most {cfg.recommend.cost:g} % "
              f"of mean error; it can hold {picture['lowest']:.4f} at every step, and no model of its kind goes below {picture['bound']:.4f}")  # fmt: skip
+    if slow := sum(not held(row) for row in rows):
+        run.note(f"{slow} of {len(rows)} levels were not held after {cfg.recommend.steps} steps of the prices, which did not converge there: "
+                 f"raise recommend.steps or recommend.dual_lr to learn whether these levels cost less than the recommended one allows")  # fmt: skip
     run.figure("frontier", plots.frontier(rows, picture))

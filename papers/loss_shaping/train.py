@@ -7,7 +7,7 @@ from common.experiment import Run, experiment, run_parts
 
 @experiment("loss_shaping", dry=True)
 def train(cfg, run: Run) -> None:
-    from papers.loss_shaping import dry, methods, studies
+    from papers.loss_shaping import dry, settings, studies
 
     parts = {
         "compare": studies.compare,  # ERM, baselines and constrained training on your data and model
@@ -16,7 +16,7 @@ def train(cfg, run: Run) -> None:
         "control": studies.control,  # E4: steps that share no parameter cannot be shaped
         "recommend": studies.recommend,  # which levels are within reach, before training
     }
-    methods.check(cfg)
+    settings.check(cfg)
     if cfg.run.dry:
         return dry.estimate(cfg, run)
     run_parts(cfg, run, parts)

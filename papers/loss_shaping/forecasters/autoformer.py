@@ -31,7 +31,7 @@ class AutoCorrelation(nn.Module):
         k, v = k[:, :L], v[:, :L]  # (B, L, H, E)
         spectrum = torch.fft.rfft(q.float(), dim=1) * torch.fft.rfft(k.float(), dim=1).conj()
         agreement = torch.fft.irfft(spectrum, n=L, dim=1).mean((2, 3))  # (B, L), by lag
-        count = max(1, int(self.factor * math.log(L)))
+        count = min(L, max(1, int(self.factor * math.log(L))))
         if self.training:
             lags = agreement.mean(0).topk(count).indices.expand(len(q), -1)  # (B, n)
         else:

@@ -138,6 +138,8 @@ def test_the_best_error_on_the_synthetic_series_grows_as_the_law_says():
         ({"date": [*pd.date_range("2024-01-01", periods=119, freq="h"), pd.Timestamp("2025-01-01")]}, {}, "not evenly spaced: row 120"),
         ({}, {"date": "when"}, "no column 'when'.*data.date=, of date, a, b"),
         ({"date": np.arange(1900, 2020)}, {}, "holds numbers, not dates"),
+        ({"date": pd.date_range("2024-01-01", periods=120).strftime("%d/%m/%Y")}, {}, "may have its day first or its month; write dates as 2024-01-13"),
+        ({"date": pd.date_range("2024-01-01", periods=120).strftime("%m-%d-%y")}, {}, "day first or its month"),
         ({}, {"drop": ["c"]}, "'c'"),
         ({}, {"drop": ["a", "b"]}, "no value columns"),
         ({}, {"context": 60, "horizon": 60}, "a window takes 60 \\+ 60"),
@@ -162,6 +164,18 @@ def test_a_file_that_is_no_table_is_one_sentence(tmp_path, content):
     path = tmp_path / "no.csv"
     path.write_text(content)
     with pytest.raises(UserError):
+        load(tmp_path, path=str(path))
+
+
+def test_dates_with_the_year_first_need_no_dashes(tmp_path, csv):
+    dates = [f"{d.year}/{d.month}/{d.day} 0:00" for d in pd.date_range("1990-01-01", periods=120)]
+    assert load(tmp_path, path=csv(date=dates)).channels == 2
+
+
+def test_two_columns_of_one_name_are_seen(tmp_path):
+    path = tmp_path / "twice.csv"
+    path.write_text("date,a,a\n2024-01-01,1,2\n2024-01-02,2,3\n2024-01-03,3,5\n")
+    with pytest.raises(UserError, match="two columns 'a'"):
         load(tmp_path, path=str(path))
 
 

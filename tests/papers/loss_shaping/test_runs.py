@@ -137,6 +137,11 @@ def test_the_recommended_level_is_feasible_and_the_lowest_is_not_beaten():
     assert 0.97 * lowest < bound <= lowest
 
 
+def test_levels_that_were_not_held_are_told():
+    done = run("parts=[recommend]", "recommend.points=3", "recommend.steps=2", "recommend.cost=0.0")
+    assert any(note.startswith("2 of 3 levels were not held after 2 steps") for note in done.record["notes"])
+
+
 def test_the_stand_in_is_weighted_least_squares():
     rng = np.random.default_rng(0)
     X = np.c_[rng.normal(size=(200, 3)), np.ones(200)]
@@ -170,13 +175,13 @@ def test_level_rules_give_what_they_name():
     erm = {"train": np.arange(24.0).reshape(12, 2) / 10, "val": np.arange(24.0).reshape(12, 2)}  # no test in sight
     cfg = configs.compose("loss_shaping", "train", ["horizon=12"])
     for rule, segment, q in (("train_q25", "train", 0.25), ("train_q75", "train", 0.75), ("val_q50", "val", 0.5)):
-        assert methods.levels_of(cfg, rule, erm, None) == pytest.approx(levels_from_profile(erm[segment].mean(1), q, 3))
+        assert methods.levels_of(cfg, rule, erm) == pytest.approx(levels_from_profile(erm[segment].mean(1), q, 3))
     own = OmegaConf.merge(cfg, {"levels": [0.3]})
-    assert methods.levels_of(own, "train_q50", erm, None) == pytest.approx(np.full(12, 0.3))
+    assert methods.levels_of(own, "train_q50", erm) == pytest.approx(np.full(12, 0.3))
     paper = configs.compose(
         "loss_shaping", "train", ["+exp=paper", "data=weather", "model=film", "horizon=336", "variant=resilient"]
     )
-    assert methods.levels_of(paper, paper.level, {}, None)[0] == 0.685
+    assert methods.levels_of(paper, paper.level, {})[0] == 0.685
     assert list(paper.methods) == ["erm", "resilient"]
 
 
@@ -225,6 +230,52 @@ def test_a_dry_run_of_the_paper_scale_counts_without_data():
         ("model.heads=3", "heads"),
         ("epochs=0", "epochs"),
         ("data.stride.train=0", "stride"),
+        ("horizon=1", "horizon is 1: give at least 2"),
+        ("data.rows=0", "data.rows is 0"),
+        ("data.channels=0", "data.channels is 0"),
+        ("model.width=0", "model.width is 0"),
+        ("model.dropout=-0.1", "model.dropout is -0.1"),
+        ("model.dropout=1.0", r"model.dropout is 1.0: it must be in \[0, 1\)"),
+        ("model.encoder_layers=-1", "model.encoder_layers is -1"),
+        ("model=dlinear model.moving_average=24", "it must be odd"),
+        ("model=reformer model.hashes=0", "model.hashes is 0"),
+        ("convex.steps=1", "convex.steps is 1"),
+        ("convex.d=0", "convex.d is 0"),
+        ("convex.samples=3", "give at least convex.d = 4"),
+        ("convex.noise=-1.0", "convex.noise is -1.0"),
+        ("convex.dual_lr=0.0", "convex.dual_lr is 0.0: it must be positive"),
+        ("convex.slack_lr=-1.0", "convex.slack_lr is -1.0"),
+        ("recommend.points=0", "recommend.points is 0"),
+        ("recommend.cost=-1.0", "recommend.cost is -1.0"),
+        ("parts=[recommend] recommend.points=3 recommend.steps=10 recommend.dual_lr=1e300", "a smaller one may do"),
+        ("control.official_dual.lr=-1.0", "control.official_dual.lr is -1.0"),
+        ("control.data=eth1", "unknown control.data 'eth1': did you mean etth1"),
+        ("shaping.sets=[]", "shaping.sets is empty"),
+        ("shaping.sets=[etth1]", "write each entry as {data: etth1, epochs: 3}"),
+        ("shaping.sets=[{epochs:1}]", "write data"),
+        ("shaping.sets=[{data:synthetic,epochs:0}]", "at least one epoch"),
+        ("shaping.sets=[{data:synthetic,epochs:1},{data:synthetic,epochs:2}]", "shaping.sets has synthetic twice"),
+        ("seeds=[1,2,1]", "seeds has 1 twice"),
+        ("methods=[]", "methods is empty"),
+        ("methods=[erm,hard,hard]", "methods has hard twice"),
+        ("level=linear family.slope=-0.1", "level=linear cannot be used .levels must not be negative"),
+        ("level=exponential family.scale=-0.3", "lowest is -0.3.: change family"),
+        ("decay=-0.5", "decay is -0.5"),
+        ("penalty_rho=-1.0", "penalty_rho is -1.0"),
+        ("reweight_power=-1.0", "reweight_power is -1.0"),
+        ("tolerance=-1.0", "tolerance is -1.0"),
+        ("variant=foo", "unknown variant 'foo': choose erm"),
+        ("data.missing=drop", "unknown data.missing 'drop': choose error, ffill"),
+        ("data.irregular=drop", "unknown data.irregular"),
+        ("label=30", "label is 30, and the context has 24 rows"),
+        ("label=-1", "label is -1: give at least 0"),
+        ("minimax_share=1.5", "minimax_share is 1.5"),
+        ("resilience.alpha=0.0", "resilience.alpha is 0.0: it must be positive"),
+        ("methods=[erm,groups] groups=[{step:[1],level:0.1}]", "unknown key of groups 'step': did you mean steps"),
+        ("methods=[erm,groups] groups=[{steps:3,level:0.1}]", "steps of group 1 are 3: write a list"),
+        ("methods=[erm,groups] groups=[{steps:[1,1],level:0.1}]", "steps of group 1 has 1 twice"),
+        ("methods=[erm,groups] groups=[{steps:[1]}]", "group 1 has no level"),
+        ("data.path=my.csv level=published_val_q50", "data.path is my.csv: use level=val_q50"),
     ],
 )  # fmt: skip
 def test_what_a_user_can_fix_is_one_sentence(override, message):
