@@ -137,6 +137,14 @@ def test_commands_in_documents_exist(path):
             configs.check_names(name, rest[0], configs.parse_overrides(line.overrides))
 
 
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: str(p.relative_to(ROOT)))
+def test_links_in_documents_lead_somewhere(path):
+    text = re.sub(r"```.*?```", "", path.read_text(), flags=re.S)
+    for target in re.findall(r"(?<!`)\]\(([^)\s]+)\)", text):
+        if not re.match(r"[a-z]+:|#", target):
+            assert (path.parent / target.partition("#")[0]).exists(), target
+
+
 @pytest.mark.parametrize("paper", PAPERS)
 def test_help_is_light(paper):
     code = (
