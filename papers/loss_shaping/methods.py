@@ -50,7 +50,7 @@ def levels_of(cfg: Any, rule: str, erm: dict[str, Any]) -> NDArray[np.float64]:
     published, segment, q = match.groups()
     if published:
         if cfg.data.path is not None:
-            raise UserError(f"level={rule} is of the paper's data, and data.path is {cfg.data.path}: use level={segment}_q{q}, of your own ERM run")  # fmt: skip
+            raise UserError(f"level={rule} is of the paper's data, data.path is {cfg.data.path}: use level={segment}_q{q}, of your own ERM run")  # fmt: skip
         return np.full(cfg.horizon, published_level(cfg.data.name, cfg.model.name, cfg.horizon, segment, int(q)))
     return constraints.levels_from_profile(erm[segment].mean(1), int(q) / 100, cfg.level_decimals)
 

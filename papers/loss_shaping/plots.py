@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 ERM, LEVEL, PRICE = NEUTRAL, THEORY, RIVAL
 COLOURS = {"erm": ERM, "hard": OURS, "resilient": "#6a994e", "penalty": "#b8860b", "reweight": "#9467bd",
-           "minimax": PRICE, "monotone": "#3b3b98", "smooth": "#a44a3f", "groups": OURS}  # fmt: skip
+           "minimax": PRICE, "monotone": "#3b3b98", "smooth": "#e07ab0", "groups": OURS}  # fmt: skip
 
 
 def before_after(erm: Outcome, shaped: Outcome) -> Figure:
@@ -26,8 +26,10 @@ def before_after(erm: Outcome, shaped: Outcome) -> Figure:
             ax.plot(steps, e, color=colour, lw=1.8, label=f"{label}: STD {e.std():.4f}, mean {e.mean():.4f}")
         if shaped.levels is not None:
             ax.plot(steps, shaped.levels, color=LEVEL, lw=0.9, ls="--", label=r"level $\epsilon_i$")
-        ax.set(title=f"{segment} windows", ylabel="mean squared error", xlabel="step $i$ of the forecast")
-        ax.legend(fontsize=8)
+        ax.set(ylabel="mean squared error", xlabel="step $i$ of the forecast")
+        ax.legend(
+            title=f"{segment} windows", fontsize=8, loc="lower left", bbox_to_anchor=(0, 1)
+        )  # above: curves fill the axes
     left, right = grid[1]
     left.fill_between(steps, shaped.fitted["multipliers"], color=PRICE, alpha=0.5, lw=0)
     left.set(ylabel=r"price $\lambda_i$ at the end", xlabel="step $i$", ylim=(0, None))

@@ -1,6 +1,7 @@
 """The command: every part in small, resuming, any CSV, and one sentence for what a user can fix."""
 
 import csv
+import re
 import signal
 from pathlib import Path
 from types import SimpleNamespace
@@ -110,6 +111,13 @@ def test_the_reported_epoch_is_the_one_whose_weights_are_measured():
 def test_the_benchmark_s_schedule_halves_from_the_third_epoch_on():
     cfg = configs.compose("loss_shaping", "train", ["schedule=type1"])
     assert [fitting.lr_factor(cfg)(epoch) for epoch in range(5)] == [1.0, 1.0, 0.5, 0.25, 0.125]
+
+
+def test_the_chapter_s_library_example_runs_as_printed(capsys):
+    chapter = (Path(methods.__file__).parent / "README.md").read_text()
+    (block,) = re.findall(r"```python\n(.*?)```", chapter, re.DOTALL)
+    exec(compile(block, "README.md", "exec"), {})
+    assert capsys.readouterr().out.startswith("tensor([")
 
 
 def test_each_step_s_error_level_and_price_are_in_a_table():
