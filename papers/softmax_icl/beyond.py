@@ -31,7 +31,12 @@ def spectrum(cfg: Any, run: Run) -> None:
     part = cfg.spectrum
     curves, rows = [], []
     for s in part.s:
-        p = frequencies("zipf", part.K, s=s)
+        with user_errors("spectrum.s"):
+            p = frequencies("zipf", part.K, s=s)
+        if not part.eps < (start := closed_form.initial_loss(p, math.inf).min()):
+            raise UserError(
+                f"spectrum.eps is {part.eps}: at s = {s:g} a feature has a loss of {start:.3g} before training, give less"
+            )
         times = run.stage(f"flow{s:g}", partial(_learning_times, p, part.eps))
         row: dict[str, Any] = {"s": s, "t_first": times[0], "t_last": times[-1]}
         if s > 0:  # with s = 0 all frequencies are equal
@@ -76,7 +81,10 @@ def phase_diagram(cfg: Any, run: Run) -> None:
                 path = integrate_flow(K, float(p1), part.eps)
                 found = phases(path, part.eps)
                 switch = found[0].end
-                assert switch is not None
+                if switch is None or not path.t[-1]:
+                    raise UserError(
+                        f"phase_diagram.eps is {part.eps}: at K = {K} a query has that loss before its first phase ends"
+                    )
                 rows.append({
                     "K": K, "p1": float(p1), "phases": sum(bool(phase.length) for phase in found), "switch_share": switch / path.t[-1],
                     "B1_over_lnK": path.at(switch, "B1") / math.log(K),

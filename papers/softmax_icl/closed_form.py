@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from papers.softmax_icl.laws import check_eps, check_frequencies, check_length
+from papers.softmax_icl.laws import check_eps, check_frequencies, check_length, whole
 
 
 def initial_loss(p: ArrayLike, N: float) -> NDArray:
@@ -49,6 +49,7 @@ def time_to_loss(K: int, eps: float) -> float:
 
     Raises ValueError for K < 2.
     """
+    K = whole("K", K)
     if K < 2:
         raise ValueError(f"K is {K}: at least two features are needed")
     check_eps(eps)
@@ -73,6 +74,7 @@ def switch_asymptote(K: int, p1: float) -> Switch:
 
     Raises ValueError for K < 3 or p1 outside (0, 1).
     """
+    K = whole("K", K)
     if K < 3:
         raise ValueError(f"K is {K}: a rare query needs at least three features")
     if not 0 < p1 < 1:
@@ -141,8 +143,9 @@ def no_mask_plateau(p: ArrayLike, N: int) -> NDArray:
     """
     from scipy.stats import binom
 
+    p, N = _law(p, N), whole("N", N)
     c = np.arange(N + 1)
-    return 0.5 * (binom.pmf(c[None, :], N, _law(p, N)[:, None]) / (c + 1) ** 2).sum(axis=1)
+    return 0.5 * (binom.pmf(c[None, :], N, p[:, None]) / (c + 1) ** 2).sum(axis=1)
 
 
 def _law(p: ArrayLike, N: float) -> NDArray:

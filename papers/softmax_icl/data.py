@@ -15,7 +15,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from papers.softmax_icl.laws import check_frequencies, check_length
+from papers.softmax_icl.laws import check_frequencies, check_length, whole
 
 TASK_LAWS = ("gaussian", "rademacher", "sphere")
 
@@ -36,6 +36,9 @@ class Prompts(NamedTuple):
 
 def check_orthonormal(V: Tensor, name: str = "features") -> None:
     """Raise ValueError unless the columns of V (d, K) are orthonormal, to the digits of its type."""
+    if V.ndim != 2:
+        raise ValueError(f"{name} has shape {tuple(V.shape)}, expected (d, K)")
+    V = V if V.is_floating_point() else V.double()
     gap = (V.mT @ V - torch.eye(V.shape[1], dtype=V.dtype, device=V.device)).abs().max()
     if not gap < max(1e-6, 100 * torch.finfo(V.dtype).eps):
         raise ValueError(
@@ -101,8 +104,17 @@ def sample_prompts(B: int, N: int, p: ArrayLike, V: Tensor, generator: torch.Gen
     p, V = check_frequencies(p), torch.as_tensor(V, dtype=torch.float64)
     d, K = V.shape
     check_length(N)
+    B, N = whole("B", B), whole("N", N)
     if len(p) != K:
         raise ValueError(f"p has {len(p)} entries for K = {K} features")
+    if feat_q is not None:
+        feat_q = torch.as_tensor(feat_q)
+        if feat_q.shape != (B,):
+            raise ValueError(f"feat_q has shape {tuple(feat_q.shape)}, expected {(B,)}: one feature for each query")
+        if feat_q.is_floating_point() or (B and not 0 <= int(feat_q.min()) <= int(feat_q.max()) < K):
+            raise ValueError(
+                f"feat_q holds features from {feat_q.min()} to {feat_q.max()}: they must be integers from 0 to K - 1 = {K - 1}"
+            )
     if gaussian_x:
         x = torch.randn(B, N + 1, d, dtype=torch.float64, generator=generator)
         feat = torch.full((B, N + 1), -1)

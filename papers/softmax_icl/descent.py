@@ -74,16 +74,19 @@ class Descent:
         self.watched = {name: list(values) for name, values in state["watched"].items()}
 
 
-def descend(run: Run, name: str, descent: Descent, steps: int, *, watch_every: int = 1, snapshots: int = 0) -> Descent:
+def descend(
+    run: Run, name: str, descent: Descent, steps: int, *, watch_every: int = 1, watch_first: int = 0, snapshots: int = 0
+) -> Descent:
     """Take `steps` steps; step i draws its counts from run.rng(name, "counts", i). Returns `descent`, trained.
 
+    The first `watch_first` steps are watched, and every `watch_every`-th.
     A run that is killed goes on from its last checkpoint and ends at the same figures.
     """
     snapshot_every = max(1, steps // snapshots) if snapshots else 0
     for i in resumable(run, name, steps, {"descent": descent}):
         direction, L_k = descent.direction(run.rng(name, "counts", i).numpy)
         snapshot = bool(snapshots) and i % snapshot_every == 0
-        if i % watch_every == 0 or snapshot:
+        if i < watch_first or i % watch_every == 0 or snapshot:
             descent.watch(descent.lr * i, direction, L_k, snapshot)
         descent.Qf = descent.Qf + descent.lr * direction
     return descent

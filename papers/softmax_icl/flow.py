@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from papers.softmax_icl.laws import check_eps, check_frequencies
+from papers.softmax_icl.laws import check_eps, check_frequencies, whole
 from papers.softmax_icl.trajectory import NEGLIGIBLE, QUERIES, Trajectory
 
 RTOL, ATOL = 1e-9, 1e-12
@@ -50,7 +50,7 @@ def integrate_flow(K: int, p1: float | None = None, eps: float = 1e-3, query: st
     "rare" is any k >= 2, "dominant" is k = 1. Cost does not depend on K: about ten milliseconds.
     Raises ValueError for arguments that do not fit, RuntimeError where the solver stops early.
     """
-    kind = "balanced" if p1 is None else query
+    K, kind = whole("K", K), "balanced" if p1 is None else query
     if kind not in QUERIES or (kind == "balanced" and p1 is not None):
         raise ValueError(f"query is {query!r}: use rare or dominant")
     if (3 if kind == "rare" else 2) > K:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -26,6 +27,13 @@ def check_frequencies(p: ArrayLike) -> NDArray:
     return p / p.sum() if short else p
 
 
+def whole(name: str, value: Any) -> int:
+    """`value` as an int. Raises ValueError that names the argument unless it is a whole number; 4.0 is one."""
+    if not isinstance(value, (int, float, np.integer, np.floating)) or not math.isfinite(value) or value % 1:
+        raise ValueError(f"{name} is {value!r}: it must be a whole number")
+    return int(value)
+
+
 def check_length(N: float) -> None:
     """Raise ValueError unless N examples are a prompt."""
     if not N >= 1:
@@ -46,6 +54,7 @@ def frequencies(
     """The law of features. kind: balanced | dominant (feature 1 has p1) | two_level (n_dominant features share p1) |
     zipf (p_k ~ k^-s) | given (p itself). Returns (K,). Raises ValueError for anything that is not a law on K features.
     """
+    K, n_dominant = whole("K", K), whole("n_dominant", n_dominant)
     if K < 2:
         raise ValueError(f"K is {K}: at least two features are needed")
     if kind == "balanced":
@@ -58,7 +67,10 @@ def frequencies(
             raise ValueError(f"n_dominant is {n}: it must lie between 1 and K - 1 = {K - 1}")
         return np.concatenate([np.full(n, p1 / n), np.full(K - n, (1 - p1) / (K - n))])
     if kind == "zipf":
-        weights = np.arange(1, K + 1, dtype=float) ** -s
+        with np.errstate(over="ignore", under="ignore"):
+            weights = np.arange(1, K + 1, dtype=float) ** -s
+        if not ((weights > 0) & np.isfinite(weights)).all() or not np.isfinite(weights.sum()):
+            raise ValueError(f"s is {s}: k^-s must be a positive number for every k up to K = {K}")
         return weights / weights.sum()
     if kind == "given":
         if p is None or len(p) != K:

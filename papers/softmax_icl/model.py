@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from papers.softmax_icl.data import Prompts, check_orthonormal
+from papers.softmax_icl.laws import whole
 
 
 def embed(x: Tensor, y: Tensor, x_q: Tensor, slot: Tensor | float = 0.0) -> Tensor:
@@ -43,6 +44,7 @@ class SoftmaxICL(nn.Module):
         self, d: int, K: int | None = None, *, trained_nu: bool = False, residual: bool = False, mask: bool = True
     ):
         super().__init__()
+        d, K = whole("d", d), None if K is None else whole("K", K)
         if d < 1:
             raise ValueError(f"d is {d}: it must be at least 1")
         if K is not None and not 1 <= K <= d:
@@ -80,29 +82,48 @@ class SoftmaxICL(nn.Module):
         return self._columns(E, E[..., -1:])[:, -1, 0]
 
     def attention(self, x: Tensor, x_q: Tensor) -> Tensor:
-        """attn_i, the weight of each example for the query. (B, N, d), (B, d) -> (B, N)."""
+        """attn_i, the weight of each example for the query. (B, N, d), (B, d) -> (B, N).
+
+        Raises ValueError where the shapes do not go together.
+        """
         x, x_q = self._tensors(x, x_q)
+        if x.ndim != 3 or x.shape[1] < 1 or x.shape[2] != self.d or x_q.shape != (len(x), self.d):
+            raise ValueError(
+                f"x has shape {tuple(x.shape)} and x_q {tuple(x_q.shape)}, expected (B, N, {self.d}) with N >= 1 and (B, {self.d})"
+            )
         return torch.einsum("bnd,de,be->bn", x, self.Q, x_q).softmax(dim=1)
 
     def _tensors(self, *arrays: Any) -> list[Tensor]:
         """Tensors or arrays of any type as tensors of the model's own type, where it is."""
         return [torch.as_tensor(array).to(self.Q) for array in arrays]
 
+    def _features(self, V: Any) -> Tensor:
+        """V (d, K) in the model's type, its columns orthonormal. Raises ValueError where it is no such matrix."""
+        V = torch.as_tensor(V)
+        if V.ndim != 2 or len(V) != self.d:
+            raise ValueError(f"V has shape {tuple(V.shape)}, expected ({self.d}, K)")
+        check_orthonormal(V, "V")
+        return V.to(self.Q)
+
     def bilinear(self, V: Tensor) -> Tensor:
         """Qf = V' Q V: rows are key features, columns query features; A_k = Qf[k, k], B_{k,n} = Qf[n, k]. V (d, K) -> (K, K).
 
-        Raises ValueError where V is not orthonormal.
+        Raises ValueError where V is not orthonormal, or not of this d.
         """
-        V = torch.as_tensor(V)
-        check_orthonormal(V, "V")
-        V = V.to(self.Q)
+        V = self._features(V)
         return V.mT @ self.Q.detach() @ V
 
     def set_bilinear(self, Qf: Tensor, V: Tensor) -> SoftmaxICL:
-        """Q = V Qf V', so that V' Q V = Qf and Q is 0 beyond the span of V. Qf (K, K), V (d, K). Returns self."""
-        V = torch.as_tensor(V)
-        check_orthonormal(V, "V")
-        Qf, V = self._tensors(Qf, V)
+        """Q = V Qf V', so that V' Q V = Qf and Q is 0 beyond the span of V. Qf (K, K), V (d, K). Returns self.
+
+        Raises ValueError where V is not orthonormal, or the shapes do not go together.
+        """
+        V = self._features(V)
+        (Qf,) = self._tensors(Qf)
+        if Qf.shape != (V.shape[1], V.shape[1]):
+            raise ValueError(
+                f"Qf has shape {tuple(Qf.shape)} and V {tuple(V.shape)}, expected (K, K) and ({self.d}, K)"
+            )
         with torch.no_grad():
             self.Q.copy_(V @ Qf @ V.mT)
         return self

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from papers.softmax_icl.laws import check_frequencies, check_length
+from papers.softmax_icl.laws import check_frequencies, check_length, whole
 
 MODES = ("exact", "counts_mc", "infinite_prompt")
 MOST_COUNT_VECTORS = 1_000_000
@@ -69,11 +69,16 @@ def count_law(
     if mode == "infinite_prompt":
         return p[None, :], np.ones(1)  # attention does not change when counts are scaled
     check_length(N)
+    if math.isinf(N):
+        raise ValueError(f"N is inf: mode {mode} needs a finite prompt, use mode infinite_prompt")
+    N = int(N)
     if mode == "exact":
         return enumerate_counts(p, N)
     if mode == "counts_mc":
-        if samples is None or samples < 1 or rng is None:
+        if samples is None or rng is None or (samples := whole("samples", samples)) < 1:
             raise ValueError("mode counts_mc needs samples >= 1 and rng: draw anew for every step")
+        if not isinstance(rng, np.random.Generator):
+            raise ValueError(f"rng is {rng!r}: give a generator, np.random.default_rng(0) say")
         return rng.multinomial(N, p, size=samples).astype(float), np.full(samples, 1 / samples)
     raise ValueError(f"mode is {mode!r}: use {', '.join(MODES)}")
 

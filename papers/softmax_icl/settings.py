@@ -8,8 +8,8 @@ from omegaconf import OmegaConf
 
 from common.errors import UserError
 
-AT_LEAST_ONE = {"N", "steps", "samples", "batch_size", "test_prompts", "test_samples", "watch_every", "head_steps", "heads", "N_per_K",
-                "points", "floor_samples", "floor_N"}  # fmt: skip
+AT_LEAST_ONE = {"N", "steps", "samples", "snapshots", "batch_size", "test_prompts", "test_samples", "watch_every", "head_steps", "heads", "N_per_K",
+                "floor_samples", "floor_N"}  # fmt: skip
 POSITIVE = {
     "eps",
     "flow_eps",
@@ -24,7 +24,8 @@ POSITIVE = {
     "nu_lr",
     "init",
 }
-AT_LEAST_TWO = {"K", "K_min", "floor_K", "dominant_K"}
+AT_LEAST_TWO = {"K", "K_min", "floor_K", "dominant_K", "points"}
+NOT_NEGATIVE = {"label_noise", "feature_noise", "watch_first"}
 
 
 def check(cfg: Any) -> None:
@@ -42,8 +43,17 @@ def _check_sizes(part: Any, name: str) -> None:
         values = value if isinstance(value, list) else [value]
         if not values:
             raise UserError(f"{name}.{key} is empty: name at least one")
-        for least, keys in ((1, AT_LEAST_ONE), (2, AT_LEAST_TWO)):
-            if key in keys and min(values) < least:
+        for least, keys in ((0, NOT_NEGATIVE), (1, AT_LEAST_ONE), (2, AT_LEAST_TWO)):
+            if key in keys and not min(values) >= least:
                 raise UserError(f"{name}.{key} is {value}: it must be at least {least}")
         if key in POSITIVE and not min(values) > 0:
             raise UserError(f"{name}.{key} is {value}: it must be positive")
+    if name == "spectrum" and section["K"] < 3:
+        raise UserError(f"spectrum.K is {section['K']}: a slope over the rarer half needs at least 3 features")
+    if name == "race":
+        if len(set(section["K"])) < 2:
+            raise UserError(f"race.K is {section['K']}: a slope needs two different values")
+        if max(section["eps"]) >= (start := (min(section["K"]) - 1) / (2 * min(section["K"]))):
+            raise UserError(
+                f"race.eps is {section['eps']}: at K = {min(section['K'])} the loss starts at {start:.3g}, give less"
+            )

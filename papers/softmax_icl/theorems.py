@@ -71,6 +71,8 @@ def balanced(cfg: Any, run: Run) -> None:
     part, K = cfg.balanced, cfg.balanced.K
     p, V = setup(cfg, part, run, kind="balanced")
     exact_time = closed_form.time_to_loss(K, part.flow_eps)
+    if exact_time == 0:
+        raise UserError(f"balanced.flow_eps is {part.flow_eps}: the loss starts at {(K - 1) / (2 * K):.3g}, give less")
     note_absence(run, p, part.N, part.flow_eps)
     rows = []
     for seed in run.seeds(cfg.seeds):
@@ -139,19 +141,27 @@ def imbalanced(cfg: Any, run: Run) -> None:
             )
     theory = integrate_flow(part.K, float(p[0]), eps)
     switch = phases(theory, eps)[0].end
-    assert switch is not None
+    if switch is None:
+        raise UserError(
+            f"imbalanced.eps is {list(part.eps)}: a rare query has a loss of {eps:g} before its first phase ends"
+        )
     note_absence(run, p, part.N, eps)
     rows = []
+    coarse: dict[tuple[str, float], float] = {}  # crossings that are not resolved: the time between samples
     for seed in run.seeds(cfg.seeds):
         name = f"imbalanced{seed}"
         with user_errors():
             descent = Descent(p, part.N, part.lr, part.mode, part.samples)
         with run.time("imbalanced.descent"):
-            descend(run, name, descent, part.steps, watch_every=part.watch_every, snapshots=part.snapshots)
+            descend(run, name, descent, part.steps, watch_every=part.watch_every, watch_first=part.watch_first,
+                    snapshots=part.snapshots)  # fmt: skip
         rare, dominant = descent.trajectory(slice(1, None), "rare"), descent.trajectory(0, "dominant")
         row: dict[str, Any] = {"seed": seed}
         for goal in part.eps:
             times = dominant.time_to(goal), rare.time_to(goal)
+            for path, t in zip((dominant, rare), times, strict=True):
+                if t and (gap := path.gap(t)) > 0.1 * t:
+                    coarse.setdefault((path.query, goal), gap)
             row |= {f"t_dominant_{goal:g}": times[0], f"t_rare_{goal:g}": times[1]}
             row[f"ratio_{goal:g}"] = times[1] / times[0] if times[0] and times[1] is not None else None
         end = phases(rare, eps)[0].end
@@ -159,6 +169,9 @@ def imbalanced(cfg: Any, run: Run) -> None:
         row["token_loss_end"] = token_loss(SoftmaxICL(part.d, part.K).set_bilinear(torch.as_tensor(descent.Qf), V), part, p, V,
                                            run.rng(name, "prompts").torch)  # fmt: skip
         rows.append(row)
+    for (query, goal), gap in coarse.items():
+        run.note(f"the time of {query} queries to a loss of {goal:g} lies between samples {gap:g} apart, more than a tenth of it: "
+                 f"it is no better than that (lower imbalanced.watch_every or lr, or raise watch_first)")  # fmt: skip
     run.table("imbalanced", rows)
     run.log({"imbalanced": {
         **{f"ratio_{goal:g}": worst((row[f"ratio_{goal:g}"] for row in rows), min) for goal in part.eps},
@@ -209,7 +222,10 @@ def scaling(cfg: Any, run: Run) -> None:
         found = phases(path, part.eps)
         switch, second, growth, end = found
         asymptote = closed_form.switch_asymptote(K, part.p1)
-        assert switch.end is not None
+        if switch.end is None:
+            raise UserError(
+                f"scaling.eps is {part.eps}: at K = {K} a rare query has that loss before its first phase ends"
+            )
         rows.append({
             "K": K, "t_switch": switch.end, "t_switch_asymptote": asymptote.t,
             "B1_over_lnK_at_switch": path.at(switch.end, "B1") / math.log(K),
@@ -224,6 +240,10 @@ def scaling(cfg: Any, run: Run) -> None:
     run.log({**{f"scaling.slope_{name}": log_slope([row["K"] for row in large], [row[f"t_{name}"] for row in large]) for name in ("switch", "log_K")},
              "scaling.phases": min(row["phases"] for row in large)})  # fmt: skip
     times = [path.t[-1] for path in dominant.values()]
+    if min(times) == 0:
+        raise UserError(
+            f"scaling.dominant_eps is {part.dominant_eps}: a dominant query has that loss before it is trained"
+        )
     run.table("scaling_dominant", [{"K": K, f"t_{part.dominant_eps:g}": path.t[-1]} for K, path in dominant.items()])
     run.log({"scaling.dominant_spread": max(times) / min(times)})
     run.figure("scaling", plots.scaling(rows, {K: path.t[-1] for K, path in dominant.items()}, part.p1))

@@ -40,6 +40,11 @@ class Trajectory:
         """The value of `name` at time t, linear between samples."""
         return float(np.interp(t, self.t, getattr(self, name)))
 
+    def gap(self, t: float) -> float:
+        """How far apart the samples are between which time t lies; 0 where t is not within them."""
+        i = int(np.searchsorted(self.t, t))
+        return float(self.t[i] - self.t[i - 1]) if 0 < i < len(self.t) else 0.0
+
     def time_to(self, eps: float) -> float | None:
         """When the loss first is at most eps; None where it never is."""
         return time_to(self.t, self.loss, eps)

@@ -170,3 +170,17 @@ def test_a_prompt_needs_an_example():
         sample_prompts(2, 2.5, [0.5, 0.5], make_features(2, 2), generator())
     with pytest.raises(ValueError, match="N is 0"):
         sample_prompts(2, 0, [0.5, 0.5], make_features(2, 2), generator())
+
+
+@pytest.mark.parametrize("s", [float("nan"), 2000, -2000, float("inf")])
+def test_a_zipf_law_has_positive_frequencies(s):
+    with pytest.raises(ValueError, match="s is "):
+        frequencies("zipf", 4, s=s)
+
+
+@pytest.mark.parametrize(
+    ("feat_q", "message"), [([0, 3], "from 0 to 3"), ([-1, 0], "from -1"), ([0], "shape"), ([0.5, 1.0], "integers")]
+)
+def test_stratified_queries_must_be_features(feat_q, message):
+    with pytest.raises(ValueError, match=message):
+        sample_prompts(2, 4, [0.4, 0.3, 0.3], make_features(3, 3), generator(), feat_q=torch.tensor(feat_q))

@@ -198,3 +198,11 @@ def test_wrong_eps_is_named():
         closed_form.time_to_loss(10, -1)
     with pytest.raises(ValueError, match="p1"):
         closed_form.switch_asymptote(10, 1.0)
+
+
+@pytest.mark.parametrize(
+    "call", [lambda: integrate_flow(2.5), lambda: closed_form.time_to_loss(2.5, 0.01), lambda: closed_form.switch_asymptote(3.5, 0.5)]
+)  # fmt: skip
+def test_features_are_counted_in_whole_numbers(call):
+    with pytest.raises(ValueError, match=r"K is .\.5: it must be a whole number"):
+        call()

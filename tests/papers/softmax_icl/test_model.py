@@ -305,3 +305,24 @@ def test_rare_queries_vanish_in_a_mean_over_prompts_but_not_feature_by_feature()
     assert (L_k[1:] > 0.5).all()
     assert squared_loss(model.predict(*plain[:3]), plain.y_q).mean().item() == pytest.approx(p @ L_k, rel=0.15)
     assert p @ L_k < L_k.max() / 5
+
+
+def test_sizes_and_shapes_that_do_not_fit_are_named():
+    model, V = SoftmaxICL(3), make_features(3, 2)
+    for call, message in [
+        (lambda: SoftmaxICL(2.5), "d is 2.5"),
+        (lambda: SoftmaxICL(3, 2.5), "K is 2.5"),
+        (lambda: model.set_bilinear(np.eye(3), V), r"Qf has shape \(3, 3\) and V \(3, 2\)"),
+        (lambda: model.set_bilinear(np.eye(2), np.eye(4, 2)), r"V has shape \(4, 2\), expected \(3, K\)"),
+        (lambda: model.bilinear(np.ones(3)), r"V has shape \(3,\)"),
+        (lambda: model.attention(np.ones((1, 2, 4)), np.ones((1, 4))), r"x has shape \(1, 2, 4\)"),
+        (lambda: model.attention(np.ones((1, 2, 3)), np.ones((2, 3))), r"x_q \(2, 3\)"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            call()
+
+
+def test_integers_are_converted():
+    Qf = np.array([[2, -1], [-1, 2]])
+    model = SoftmaxICL(3, 2).set_bilinear(Qf, np.eye(3, 2, dtype=int))
+    np.testing.assert_array_equal(model.bilinear(np.eye(3, 2, dtype=int)), Qf)

@@ -228,3 +228,20 @@ def test_gradients_take_arrays_of_any_float_type():
 def test_enumerating_too_much_says_what_to_use():
     with pytest.raises(ValueError, match="counts_mc"):
         population_loss(np.zeros((20, 20)), np.full(20, 0.05), 400)
+
+
+def test_a_whole_number_may_be_a_float_and_other_arguments_are_named():
+    np.testing.assert_array_equal(population_gradient(Q0, P, 4.0), population_gradient(Q0, P, 4))
+    np.testing.assert_array_equal(population_gradient(Q0.astype(int), P, 4), population_gradient(Q0, P, 4))
+    rng = np.random.default_rng(0)
+    for arguments, message in [
+        ((2.5,), "N is 2.5"), ((np.inf,), "N is inf"), ((4, "counts_mc", 2.5, rng), "samples is 2.5"), ((4, "counts_mc", 2, 0), "rng is 0"),
+    ]:  # fmt: skip
+        with pytest.raises(ValueError, match=message):
+            population_gradient(Q0, P, *arguments)
+
+
+def test_the_plateau_without_a_mask_is_of_finite_prompts():
+    with pytest.raises(ValueError, match="N is inf"):
+        closed_form.no_mask_plateau(P, np.inf)
+    np.testing.assert_array_equal(closed_form.no_mask_plateau(P, 4.0), closed_form.no_mask_plateau(P, 4))

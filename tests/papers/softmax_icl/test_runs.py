@@ -75,6 +75,22 @@ def resumable_each_step(run, name, steps, state):
         ("phase_diagram.K_min=2", "K_min is 2"),
         ("finite_n.N=[100,0]", "finite_n.N is"),
         ("race.eps=[]", "race.eps is empty"),
+        ("balanced.flow_eps=5.0", r"balanced.flow_eps is 5.0: the loss starts at 0.4"),
+        ("imbalanced.snapshots=0", "imbalanced.snapshots is 0: it must be at least 1"),
+        ("imbalanced.snapshots=-1", "imbalanced.snapshots is -1"),
+        ("imbalanced.watch_first=-1", "imbalanced.watch_first is -1"),
+        ("imbalanced.eps=[5.0]", "imbalanced.eps is"),
+        ("scaling.eps=5.0", "scaling.eps is 5.0"),
+        ("scaling.dominant_eps=5.0", "scaling.dominant_eps is 5.0"),
+        ("phase_diagram.points=1", "phase_diagram.points is 1: it must be at least 2"),
+        ("phase_diagram.eps=5.0", "phase_diagram.eps is 5.0"),
+        ("race.K=[5]", "race.K is .5.: a slope needs two"),
+        ("race.eps=[5.0]", "race.eps is .5.0.: at K = 5 the loss starts at 0.4"),
+        ("spectrum.K=2", "spectrum.K is 2"),
+        ("spectrum.eps=5.0", "spectrum.eps is 5.0"),
+        ("spectrum.s=[2000.0]", "spectrum.s: s is 2000"),
+        ("tokens.label_noise=-0.1", "tokens.label_noise is -0.1"),
+        ("tokens.feature_noise=-0.1", "tokens.feature_noise is -0.1"),
         ("transformers.eps=0.0", "transformers.eps is 0.0"),
         ("transformers.gaussian_x=true", "orthonormal features"),
         ("transformers.variants=[{name:a,model:tree,optimizer:sgd}]", "unknown model of a 'tree'"),
@@ -249,3 +265,17 @@ def test_counts_are_drawn_anew_in_every_step(tmp_path):
         run, "still", Descent(np.full(4, 0.25), 20, 0.0, "counts_mc", 3), 6
     )  # with lr = 0 only the counts change
     assert len({tuple(losses) for losses in descent.watched["loss"]}) == 6
+
+
+def test_a_time_that_lies_within_one_interval_is_noted_and_the_first_steps_can_all_be_watched(tmp_path):
+    from common.run import Run
+    from papers.softmax_icl.descent import Descent, descend
+
+    coarse = launch("softmax_icl", [*TINY, "imbalanced.watch_every=20"]).notes
+    assert any("dominant queries to a loss of 0.1 lies between samples 24 apart" in note for note in coarse)
+    descent = Descent(np.full(4, 0.25), 20, 1.0, "infinite_prompt")
+    descend(Run(tmp_path, paper="softmax_icl"), "first", descent, 12, watch_every=5, watch_first=3)
+    assert descent.times == [0, 1, 2, 5, 10]
+    assert descent.trajectory(0, "dominant").gap(7.0) == 5
+    cfg = configs.compose("softmax_icl", "train", ["+exp=imbalanced_full"])
+    assert cfg.imbalanced.watch_first * cfg.imbalanced.lr > 2 * 78.3  # the flow's time of the dominant query
