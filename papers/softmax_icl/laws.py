@@ -36,8 +36,8 @@ def whole(name: str, value: Any) -> int:
 
 def check_length(N: float) -> None:
     """Raise ValueError unless N examples are a prompt."""
-    if not N >= 1:
-        raise ValueError(f"N is {N}: a prompt needs at least one example")
+    if isinstance(N, str) or not N >= 1:
+        raise ValueError(f"N is {N!r}: a prompt needs at least one example")
     if math.isfinite(N) and N % 1:
         raise ValueError(f"N is {N}: a prompt has a whole number of examples")
 
