@@ -43,7 +43,8 @@ class Codebook:
     tables: tuple[Callable[[], Tensor], ...] = ()
 
     def quantize(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Nearest entry and its code: (..., block) -> (..., block) of x's dtype, (...) int64."""
+        """Nearest entry and its code: (..., block) -> (..., block) of x's dtype (float32 for integers), (...) int64."""
+        x = x if x.is_floating_point() else x.float()
         codes = self.encode(x)
         return self.decode(codes).to(x.dtype), codes
 

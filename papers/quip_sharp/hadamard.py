@@ -146,8 +146,9 @@ def transform(x: Tensor, inverse: bool = False) -> Tensor:
 
     x: (..., n) float. Even n that is not 2^q K (see `is_supported`) takes the FFT in its place (`rfft`, all phases 0).
     inverse=True applies V^T, which differs where V is not symmetric. Half precisions are computed in float32. Returns
-    (..., n) of x's dtype. ValueError where n is odd and larger than 1, or 0: pad (see `padded_size`).
+    (..., n) of x's dtype, float32 for integers. ValueError where n is odd and larger than 1, or 0: pad (see `padded_size`).
     """
+    x = x if x.is_floating_point() or x.is_complex() else x.float()
     n = x.shape[-1]
     parts = factor(n)
     if parts is None and n % 2 == 0 and n > 0:

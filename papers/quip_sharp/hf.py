@@ -93,17 +93,27 @@ def save_pretrained(model: Any, folder: str | Path, tokenizer: Any = None) -> No
 
 
 def check_tensors(model: nn.Module, files: list[str]) -> None:
-    """Raise ValueError unless the files hold exactly the model's tensors, whole and of the right shapes."""
+    """Raise ValueError unless the files hold exactly the model's tensors, whole, of the right shapes, and words that are bytes."""
     expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     aliases = _tied(model)
     found: dict[str, tuple[int, ...]] = {}
+    kinds: dict[str, str] = {}
     for file in files:
         with opened(file) as tensors:
-            found |= {key: tuple(tensors.get_slice(key).get_shape()) for key in tensors.keys()}  # noqa: SIM118
+            for key in tensors.keys():  # noqa: SIM118
+                part = tensors.get_slice(key)
+                found[key], kinds[key] = tuple(part.get_shape()), part.get_dtype()
     missing = sorted(set(expected) - set(found) - aliases)
     unexpected = sorted(set(found) - set(expected))
     wrong = sorted(key for key in expected.keys() & found.keys() if expected[key] != found[key])
-    for keys, what in ((missing, "missing"), (unexpected, "not of this model"), (wrong, "of the wrong shape")):
+    words = [f"{name}.words" for name, linear in model.named_modules() if isinstance(linear, QuantLinear)]
+    typed = sorted(key for key in words if key in kinds and kinds[key] != "U8")
+    for keys, what in (
+        (missing, "missing"),
+        (unexpected, "not of this model"),
+        (wrong, "of the wrong shape"),
+        (typed, "of the wrong type"),
+    ):
         if keys:
             raise ValueError(
                 f"the quantised folder is damaged, {len(keys)} tensors are {what} ({', '.join(keys[:3])}"

@@ -137,6 +137,7 @@ def block_ldlq(
     buffer: feedback is gathered in panels of this many columns; None is the plain loop (same result up to rounding).
     tune, guard: coordinate-descent passes afterwards, see `tune_pass`. Raises LinAlgError where H is not PD.
     """
+    W = W if W.is_floating_point() else W.float()
     L, _ = block_ldl(H, block)
     with_codes = lambda x: (quantize(x), x.new_empty(len(x), 0))  # noqa: E731
     W_hat, codes = ldlq(W, L.to(W.dtype), with_codes, block, buffer)

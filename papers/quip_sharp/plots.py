@@ -55,7 +55,7 @@ def incoherence(W: Tensor, H: Tensor, W_tilde: Tensor, H_tilde: Tensor) -> Figur
             images.append(
                 axis.imshow(pooled.numpy(), cmap="magma", norm=LogNorm(0.3, 30), extent=extent, aspect="auto")
             )
-            axis.set_title(f"{title}: largest entry {relative.max():.0f} × rms")
+            axis.set_title(f"{title}: largest {relative.max():.0f} × rms", fontsize=10)
             axis.set(xlabel="input", ylabel=ylabel)
         figure.colorbar(
             images[-1], ax=row, label="largest |entry| / rms\nin each tile", ticks=[0.3, 1, 3, 10, 30], format="{x:g}"

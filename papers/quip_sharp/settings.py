@@ -26,8 +26,8 @@ AT_LEAST = {
     "tuning.end_to_end.sequences": 1,
     "tuning.end_to_end.epochs": 0,
     "tuning.end_to_end.batch_size": 1,
-    "incoherence.m": 1,
-    "incoherence.n": 1,
+    "incoherence.m": 2,
+    "incoherence.n": 2,
     "gaussian.samples": 10,
     "layers.m": 1,
     "layers.n": 1,
@@ -36,6 +36,10 @@ AT_LEAST = {
     "scaling.steps": 1,
     "scaling.batch_size": 1,
     "scaling.warmup": 1,
+    "scaling.lr": 0,
+    "scaling.weight_decay": 0,
+    "tuning.block.lr_signs": 0,
+    "tuning.end_to_end.lr_signs": 0,
 }
 NOT_EMPTY = (
     "parts",
@@ -44,8 +48,10 @@ NOT_EMPTY = (
     "gaussian.factors",
     "layers.seeds",
     "layers.methods",
+    "methods",
     "scaling.widths",
 )
+ONCE = ("bits", "methods", "ablations", "layers.bits", "layers.methods")  # each entry names units of work
 POSITIVE = ("layers.wide", "quantize.rho.bits2", "quantize.rho.bits3", "quantize.rho.bits4")
 
 
@@ -63,6 +69,20 @@ def check(cfg: Any) -> None:
         value = OmegaConf.select(cfg, key)
         if value is not None and value == []:
             raise UserError(f"{key} is empty: give at least one")
+    for key in ONCE:
+        value = OmegaConf.select(cfg, key)
+        if OmegaConf.is_list(value) and len(set(value)) < len(value):
+            raise UserError(f"{key} is {list(value)}: name each once")
+    for key in ("bits", "layers.bits"):
+        for bits in as_list(OmegaConf.select(cfg, key)):
+            if bits not in (1, 2, 3, 4):
+                raise UserError(f"{key}={bits}: choose from 1, 2, 3, 4")
+    for factor in as_list(OmegaConf.select(cfg, "gaussian.factors")):
+        if not factor > 0:
+            raise UserError(f"gaussian.factors: {factor} is not a scale, give positive numbers")
+    delta = OmegaConf.select(cfg, "incoherence.delta")
+    if delta is not None and not 0 < delta < 1:
+        raise UserError(f"incoherence.delta is {delta}: a probability, give a number between 0 and 1")
     for width in OmegaConf.select(cfg, "scaling.widths") or []:
         if width < 1 or width % (2 * cfg.scaling.heads):
             raise UserError(
@@ -75,6 +95,11 @@ def check(cfg: Any) -> None:
                 f"tuning within blocks needs {needed} calibration sequences (tuning.block.sequences + tuning.valid): "
                 f"set data.calibration_sequences={needed} or more"
             )
+
+
+def as_list(value: Any) -> list[Any]:
+    """A list of what a setting holds: bits is one number in some jobs and a list in others."""
+    return list(value) if OmegaConf.is_list(value) else [] if value is None else [value]
 
 
 def check_methods(methods: Any, known: tuple[str, ...]) -> None:

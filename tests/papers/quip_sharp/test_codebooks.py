@@ -17,6 +17,13 @@ def mse(codebook, x: torch.Tensor) -> float:
     return (codebook.quantize(x * codebook.scale)[0] / codebook.scale - x).square().mean().item()
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_integers_are_quantised_as_numbers(name):
+    codebook = get(name)
+    x = torch.full((3, codebook.block), 2)
+    assert torch.equal(codebook.quantize(x)[0], codebook.quantize(x.float())[0])
+
+
 def test_the_names():
     assert NAMES == ("e8p", "e8p_rvq3", "e8p_rvq4", "e8_1bit", "d4", "scalar2", "scalar3", "scalar4")
     with pytest.raises(ValueError, match="e8p_rvq3"):

@@ -174,3 +174,9 @@ def test_every_size_has_a_transform_and_pads_little(n, multiple):
 )
 def test_sizes_of_real_models_factor_as_in_the_brief(n, K):
     assert hadamard.factor(n) == (K, n // K)
+
+
+def test_integers_are_transformed_as_numbers():
+    x = torch.arange(8)
+    assert hadamard.transform(x).dtype == torch.float32
+    assert torch.equal(hadamard.transform(x), hadamard.transform(x.float()))

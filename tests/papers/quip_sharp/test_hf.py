@@ -160,6 +160,12 @@ def test_a_tensor_of_another_shape_is_an_error(damaged):
         AutoModelForCausalLM.from_pretrained(damaged)
 
 
+def test_words_of_another_type_are_an_error(damaged):
+    edit(damaged, lambda state: state.update({WORDS: state[WORDS].float()}))
+    with pytest.raises(ValueError, match="wrong type"):
+        AutoModelForCausalLM.from_pretrained(damaged)
+
+
 def test_a_file_cut_short_is_an_error(damaged):
     content = (damaged / "model.safetensors").read_bytes()
     (damaged / "model.safetensors").write_bytes(content[:-100])
