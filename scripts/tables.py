@@ -137,10 +137,12 @@ class Pending:
             self.folders = {}
 
     def folder(self, job: Entry) -> str | None:
-        """Where an unfinished run of this very job lies."""
+        """Where a run of this very job lies that is unfinished, or done and not recorded yet (`resume=` then only reads it)."""
         folder = self.folders.get(job.fingerprint)
         try:
-            return folder if folder and result.load_result(folder).status in ("running", "interrupted") else None
+            return (
+                folder if folder and result.load_result(folder).status in ("running", "interrupted", "done") else None
+            )
         except UserError:
             return None
 

@@ -96,6 +96,16 @@ def test_interrupted_tables_go_on_in_the_same_run_folder(toy_copy, tmp_path):
     assert [str(f) for f in (tmp_path / "runs" / "toy" / "ci").glob("2*-*")] == [folder]
 
 
+def test_a_run_that_ended_before_it_was_recorded_is_not_run_again(toy_copy, tmp_path):
+    assert tables.main([]) == 0
+    (folder,) = (tmp_path / "runs" / "toy" / "ci").glob("2*-*")
+    (tmp_path / "results" / "results.json").unlink()
+    (tmp_path / "runs" / "tables.json").write_text(json.dumps({tables.fingerprint("toy", "ci"): str(folder)}))
+    assert tables.main([]) == 0
+    assert list((tmp_path / "runs" / "toy" / "ci").glob("2*-*")) == [folder]
+    assert results(tmp_path)["papers"]["toy"]["runs"]["ci"]["fingerprints"]
+
+
 def test_committed_pages_are_what_the_record_says():
     if not (pages.RESULTS / "results.json").exists():
         pytest.skip("no results are recorded yet")
