@@ -303,6 +303,7 @@ def branching(cfg: Any, run: Run) -> None:
             }
         }
     )
-    run.add_time("build.first_over_last", seconds[0] / seconds[-1])
+    if len(seconds) > 1:  # above 1: they fall from each branching factor to the next
+        run.add_time("build.least_fall", min(a / b for a, b in zip(seconds, seconds[1:], strict=False)))
     run.table("branching", table)
     run.figure("branching", plots.branching(table))
