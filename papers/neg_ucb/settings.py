@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from omegaconf import OmegaConf
 
+from common.configs import at_least
 from common.errors import UserError, choose, user_errors
 from common.run import Run
 from common.training import resumable
@@ -18,7 +19,7 @@ from papers.neg_ucb.negotiation import Policy, Trace, one_round, summary
 from papers.neg_ucb.oracle import ENUMERABLE
 
 AT_LEAST = {
-    "seeds": 0, "cardinality.items": 2, "cardinality.rounds": 1, "cardinality.seeds": 0, "cardinality.alpha": 0,
+    "rounds": 1, "seeds": 0, "cardinality.items": 2, "cardinality.rounds": 1, "cardinality.seeds": 0, "cardinality.alpha": 0,
     "cardinality.alpha_summed_tuned": 0, "casino.m": 1, "casino.landmarks_from": 2, "casino.every": 1, "clusters.counterparts": 2,
     "clusters.rounds": 1, "warm_start.logged": 0, "warm_start.rounds": 1, "identities.rounds": 1, "tune.alphas": 0, "tune.seeds": 0,
     "play.rounds": 1,
@@ -29,13 +30,7 @@ SEARCHES = ("enumerate", "local", "sample")
 
 def check(cfg: Any) -> None:
     """Refuse what no part could use, before the first of them has run. Raises UserError."""
-    for key, least in AT_LEAST.items():
-        value = OmegaConf.select(cfg, key)
-        values = list(value) if OmegaConf.is_list(value) else [value]
-        if not values:
-            raise UserError(f"{key} is empty: give at least one")
-        if min(values) < least:
-            raise UserError(f"{key} is {value}: give at least {least}")
+    at_least(cfg, AT_LEAST)
     for name in cfg.tasks:
         task = task_of(cfg, name)
         for method in cfg.methods:
@@ -49,9 +44,7 @@ def task_of(cfg: Any, name: str) -> dict[str, Any]:
     choose("task", name, cfg.task_settings)
     task: Any = OmegaConf.to_container(cfg.task_settings[name])
     task |= {"name": name, "rounds": cfg.rounds or task["rounds"]}
-    for key, least in TASK_AT_LEAST.items():
-        if task[key] < least:
-            raise UserError(f"task_settings.{name}.{key} is {task[key]}: give at least {least}")
+    at_least(cfg, {f"task_settings.{name}.{key}": least for key, least in TASK_AT_LEAST.items()})
     choose(f"task_settings.{name}.search.method", task["search"].setdefault("method", "enumerate"), SEARCHES)
     return task
 

@@ -1,4 +1,5 @@
-"""Races: a 2-bit matrix-vector product against torch, the encoder against full search, and QuIP# against other quantisers."""
+"""Races: products with 2-bit matrices and writing text with them against torch, the encoder against full search, and QuIP#
+against other quantisers."""
 
 from __future__ import annotations
 
@@ -7,18 +8,20 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+PEERS = ("optimum-quanto", "hqq", "gptqmodel")
+
 
 def bench(quick: bool = False) -> dict[str, list[dict[str, Any]]]:
     """Tables by name. quick: sizes for a test of the bench itself."""
-    return {"quip_sharp_matvec": matvec(quick), "quip_sharp_encode": encode(quick), "quip_sharp_peers": peers(quick)}
+    return {"matvec": matvec(quick), "generate": generate(quick), "encode": encode(quick), "peers": peers(quick)}
 
 
 def matvec(quick: bool = False) -> list[dict[str, Any]]:
-    """W x for one vector, as in generating one token: float32, bfloat16, and QuantLinear at 2, 3 and 4 bits.
+    """W x for one vector, as in writing one token: float32, bfloat16, and QuantLinear at 2, 3 and 4 bits, rotations included.
 
-    `bytes` is what has to be read from memory once. torch's product is bound by that reading. QuantLinear reads 8 to 16
-    times less, but decodes every weight on its way (look-up, conversion to float32, multiply-add), and on a CPU this
-    arithmetic is what bounds it: `weights_per_s` hardly changes with the size of the matrix.
+    `bytes` is what has to be read from memory once. torch's products are bound by that reading where a matrix is too large
+    for the caches (4096 x 4096, not 1024 x 1024). QuantLinear reads 8 to 16 times less than float32, and is bound by
+    its look-ups, one for eight weights and stage. "decoded": without numba, panels of rows are decoded to float32 first.
     """
     import torch
     import torch.nn.functional as F
@@ -36,14 +39,68 @@ def matvec(quick: bool = False) -> list[dict[str, Any]]:
         for bits, codebook in ((2, "e8p"), (3, "e8p_rvq3"), (4, "e8p_rvq4")):
             layer = QuantLinear(n, n, codebook)
             layer.words.copy_(torch.randint(0, 256, layer.words.shape, generator=generator, dtype=torch.uint8))
-            jobs[f"QuantLinear, {bits} bits"] = partial(layer, x)
-            size[f"QuantLinear, {bits} bits"] = sum(b.numel() * b.element_size() for b in layer.buffers())
+            names = [f"QuantLinear, {bits} bits"] + ([f"QuantLinear, {bits} bits, decoded"] if bits == 2 else [])
+            jobs |= dict(zip(names, (partial(layer, x), partial(_decoded, partial(layer, x))), strict=False))
+            size |= dict.fromkeys(names, sum(b.numel() * b.element_size() for b in layer.buffers()))
         with torch.inference_mode():
-            found = race(jobs, 3 if quick else 15)
+            found = race(jobs, 3 if quick else 31)
         for row in found:
             rows.append({"engine": row["contestant"], "n": n, "ms": 1e3 * row["median_s"], "ms_low": 1e3 * row["min_s"],
                          "ms_high": 1e3 * row["max_s"], "over_float32": row["ratio"], "bytes": size[row["contestant"]],
                          "weights_per_s": n * n / row["median_s"]})  # fmt: skip
+    return rows
+
+
+def _decoded(job: Callable[[], Any]) -> Any:
+    """job() without the compiled product."""
+    from papers.quip_sharp.linear import KERNELS
+
+    kernel = KERNELS.pop("cpu")
+    try:
+        return job()
+    finally:
+        KERNELS["cpu"] = kernel
+
+
+def generate(quick: bool = False) -> list[dict[str, Any]]:
+    """Tokens a second of whole models, batch 1, greedy: the small model, whose weights fit the caches, and SmolLM2-135M."""
+    import copy
+
+    import torch
+
+    from common.errors import UserError
+    from common.models import language
+    from common.race import race
+    from papers.quip_sharp.model import quantize_model, summary
+
+    rows = []
+    for name in ("stdlib_lm",) if quick else ("stdlib_lm", "smollm2_135m"):
+        try:
+            model, _ = language.load(name)
+        except UserError as error:  # its package is not installed
+            rows.append({"model": name, "engine": f"not run: {error}"})
+            continue
+        generator = torch.Generator().manual_seed(0)
+        vocabulary = int(model.config.vocab_size)
+        calibration = torch.randint(vocabulary, (4, 64), generator=generator)  # speed does not depend on the text
+        prompt, new = torch.randint(vocabulary, (1, 8), generator=generator), 4 if quick else 32
+        quantized = quantize_model(model, calibration, "quip_sharp", 2, 0)
+        weights = sum(p.numel() for p in model.parameters())
+        linears = sum(m.weight.numel() for m in model.model.layers.modules() if isinstance(m, torch.nn.Linear))
+        stored = 4 * (weights - linears) + summary(quantized)["bits_per_weight"] * linears / 8
+
+        def write(model: Any, prompt: Any = prompt, new: int = new) -> Any:
+            return model.generate(prompt, max_new_tokens=new, min_new_tokens=new, do_sample=False)
+
+        jobs = {"float32": partial(write, model), "bfloat16": partial(write, copy.deepcopy(model).bfloat16()),
+                "QuIP#, 2 bits": partial(write, quantized),
+                "QuIP#, 2 bits, decoded": partial(_decoded, partial(write, quantized))}  # fmt: skip
+        size = {"float32": 4 * weights, "bfloat16": 2 * weights}
+        with torch.inference_mode():
+            for row in race(jobs, 3 if quick else 7):
+                rows.append({"model": name, "engine": row["contestant"], "tokens_per_s": new / row["median_s"],
+                             "low": new / row["max_s"], "high": new / row["min_s"], "time_over_float32": row["ratio"],
+                             "megabytes": size.get(row["contestant"], stored) / 1e6})  # fmt: skip
     return rows
 
 

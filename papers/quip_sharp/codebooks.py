@@ -69,6 +69,11 @@ class Codebook:
             start += size
         return codes
 
+    @property
+    def weights(self) -> tuple[float, ...]:
+        """What each stage's entries are multiplied by: 1, and 1 / r for the residual."""
+        return (1.0, 1 / self.residual_scale) if self.residual_scale else (1.0,)
+
     def decode_packed(self, packed: Tensor, blocks: int) -> Tensor:
         """decode(unpack(packed)), whole rows: (m, row_bytes) uint8 -> (m, blocks * block) float32.
 
@@ -78,7 +83,7 @@ class Codebook:
         if not self.tables or sys.byteorder != "little":
             return self.decode(self.unpack(packed, blocks)).flatten(1)
         rows, start = None, 0
-        for table, width in zip(self.tables, self.widths, strict=True):
+        for table, width, weight in zip(self.tables, self.widths, self.weights, strict=True):
             end = start + blocks * width // 8
             part, start = packed[:, start:end].flatten(), end
             if width == 16:
@@ -86,16 +91,16 @@ class Codebook:
                 words = part.view(torch.int16).int() & 0xFFFF
             else:
                 words = part.int()
-            entries = _in_quarters(table, packed.device).index_select(0, words).view(torch.int8)
+            entries = in_quarters(table, packed.device).index_select(0, words).view(torch.int8)
             stage = entries.view(len(packed), -1).float()  # (m, blocks * 8), in quarters
-            rows = stage if rows is None else rows.add_(stage, alpha=1 / (self.residual_scale or 1.0))
+            rows = stage if rows is None else rows.add_(stage, alpha=weight)
         assert rows is not None
         return rows.mul_(0.25)
 
 
 @cache
-def _in_quarters(table: Callable[[], Tensor], device: torch.device) -> Tensor:
-    """(entries,) int64, each the eight values of an entry in quarters, a byte each."""
+def in_quarters(table: Callable[[], Tensor], device: torch.device) -> Tensor:
+    """A stage's entries, (2^width,) int64: the eight values of an entry in quarters, a byte each, the first value lowest."""
     with torch.inference_mode(False):
         return (table() * 4).to(torch.int8).contiguous().view(torch.int64).flatten().to(device)
 

@@ -7,17 +7,38 @@ round.) They start as random signs and may become arbitrary reals in fine-tuning
 """
 
 from collections.abc import Callable
+from functools import cache
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from common.errors import UserError
 from papers.quip_sharp import codebooks
 from papers.quip_sharp.incoherence import Rotation, apply_core, empty_state
 
 CHUNK = 1 << 18  # weights decoded at a time: 1 MB of float32, which stays in cache; 4096 x 4096 would be 64 MB
-# W~ y from words, by device type: (layer, y (..., columns)) -> (..., rows). The place for a Triton or CUDA kernel.
-KERNELS: dict[str, Callable[["QuantLinear", Tensor], Tensor]] = {}
+Kernel = Callable[
+    ["QuantLinear", Tensor], Tensor | None
+]  # (layer, y (..., columns)) -> W~ y (..., rows), None: decode it
+
+
+def cpu_kernel(layer: "QuantLinear", y: Tensor) -> Tensor | None:
+    """`kernels.multiply` where numba is installed."""
+    multiply = _compiled()
+    return multiply(layer, y) if multiply else None
+
+
+@cache
+def _compiled() -> Kernel | None:
+    try:
+        from papers.quip_sharp.kernels import multiply
+    except UserError:  # no numba
+        return None
+    return multiply
+
+
+KERNELS: dict[str, Kernel] = {"cpu": cpu_kernel}  # by device type: the place for a Triton or CUDA kernel
 
 
 class QuantLinear(nn.Module):
@@ -64,8 +85,11 @@ class QuantLinear(nn.Module):
         self.register_buffer("SU", torch.ones(out_features, dtype=torch.float16))
         self.register_buffer("SV", torch.ones(in_features, dtype=torch.float16))
         self.register_buffer("scale", torch.ones(len(self.splits)))
+        self._rotation_tensors: dict[str, tuple[str, ...]] = {}  # names of what each rotation needs beside the signs
         for side, core, size in zip("UV", self.cores, self.sizes, strict=True):
-            for name, value in empty_state(core, size).items():
+            state = empty_state(core, size)
+            self._rotation_tensors[side] = tuple(state)
+            for name, value in state.items():
                 self.register_buffer(f"{side}_{name}", value)
         self.register_buffer("bias", torch.zeros(out_features) if bias else None)
         self.quantization: dict = {}  # what the quantiser found: bits_per_weight, proxy_error, ...
@@ -144,8 +168,8 @@ class QuantLinear(nn.Module):
         """W~ y. Decodes a panel of rows at a time unless W~ has been materialised for tuning."""
         if self._dense is not None:
             return F.linear(y, self._dense.to(y.dtype))
-        if (kernel := KERNELS.get(y.device.type)) is not None:
-            return kernel(self, y)
+        if (kernel := KERNELS.get(y.device.type)) is not None and (out := kernel(self, y)) is not None:
+            return out
         rows, columns = self.sizes
         step = max(1, CHUNK // columns)
         panels = [F.linear(y, self._decode(start, start + step).to(y.dtype)) for start in range(0, rows, step)]
@@ -157,7 +181,7 @@ class QuantLinear(nn.Module):
 
     def _rotate(self, side: str, y: Tensor, inverse: bool = False) -> Tensor:
         core = self.cores["UV".index(side)]
-        state = {name[2:]: value for name, value in self.named_buffers() if name.startswith(f"{side}_")}
+        state = {name: getattr(self, f"{side}_{name}") for name in self._rotation_tensors[side]}
         return apply_core(core, state, y, inverse)
 
     def _row_scale(self) -> Tensor:

@@ -6,61 +6,31 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from common.configs import at_least
 from common.errors import UserError
 
 AT_LEAST = {
     "data.context": 2,  # the first token of a chunk is not scored
-    "data.characters": 1,
-    "data.calibration_sequences": 1,
-    "data.test_chunks": 1,
-    "batch_size": 1,
-    "new_tokens": 1,
-    "quantize.tune": 0,
-    "quantize.sigma": 0,
-    "tuning.valid": 1,
-    "tuning.micro_batch": 1,
-    "tuning.save_seconds": 0,
-    "tuning.block.sequences": 0,
-    "tuning.block.epochs": 0,
-    "tuning.block.batch_size": 1,
-    "tuning.end_to_end.sequences": 1,
-    "tuning.end_to_end.epochs": 0,
-    "tuning.end_to_end.batch_size": 1,
-    "incoherence.m": 2,
-    "incoherence.n": 2,
-    "gaussian.samples": 10,
-    "layers.m": 1,
-    "layers.n": 1,
-    "scaling.blocks": 1,
-    "scaling.heads": 1,
-    "scaling.steps": 1,
-    "scaling.batch_size": 1,
-    "scaling.warmup": 1,
-    "scaling.lr": 0,
-    "scaling.weight_decay": 0,
-    "tuning.block.lr_signs": 0,
-    "tuning.end_to_end.lr_signs": 0,
-}
-NOT_EMPTY = (
-    "parts",
-    "bits",
-    "incoherence.seeds",
-    "gaussian.factors",
-    "layers.seeds",
-    "layers.methods",
-    "methods",
-    "scaling.widths",
-)
+    "data.characters": 1, "data.calibration_sequences": 1, "data.test_chunks": 1, "batch_size": 1, "new_tokens": 1,
+    "quantize.tune": 0, "quantize.sigma": 0,
+    "tuning.valid": 1, "tuning.micro_batch": 1, "tuning.save_seconds": 0,
+    "tuning.block.sequences": 0, "tuning.block.epochs": 0, "tuning.block.batch_size": 1, "tuning.block.lr_signs": 0,
+    "tuning.block.lr_others": 0,
+    "tuning.end_to_end.sequences": 1, "tuning.end_to_end.epochs": 0, "tuning.end_to_end.batch_size": 1,
+    "tuning.end_to_end.lr_signs": 0, "tuning.end_to_end.lr_others": 0,
+    "incoherence.seeds": 0, "incoherence.m": 2, "incoherence.n": 2, "gaussian.samples": 10,
+    "layers.seeds": 0, "layers.m": 1, "layers.n": 1,
+    "scaling.widths": 1, "scaling.blocks": 1, "scaling.heads": 1, "scaling.steps": 1, "scaling.batch_size": 1, "scaling.warmup": 1,
+    "scaling.lr": 0, "scaling.weight_decay": 0, "scaling.save_seconds": 0,
+}  # fmt: skip
+NOT_EMPTY = ("parts", "bits", "gaussian.factors", "layers.methods", "methods")
 ONCE = ("bits", "methods", "ablations", "layers.bits", "layers.methods")  # each entry names units of work
 POSITIVE = ("layers.wide", "quantize.rho.bits2", "quantize.rho.bits3", "quantize.rho.bits4")
 
 
 def check(cfg: Any) -> None:
     """UserError for the first setting of cfg that is out of its range. Settings that cfg does not have are skipped."""
-    for key, least in AT_LEAST.items():
-        value = OmegaConf.select(cfg, key)
-        if value is not None and not value >= least:
-            raise UserError(f"{key}={value}: give at least {least}")
+    at_least(cfg, AT_LEAST)
     for key in POSITIVE:
         value = OmegaConf.select(cfg, key)
         if value is not None and not value > 0:
@@ -84,7 +54,7 @@ def check(cfg: Any) -> None:
     if delta is not None and not 0 < delta < 1:
         raise UserError(f"incoherence.delta is {delta}: a probability, give a number between 0 and 1")
     for width in OmegaConf.select(cfg, "scaling.widths") or []:
-        if width < 1 or width % (2 * cfg.scaling.heads):
+        if width % (2 * cfg.scaling.heads):
             raise UserError(
                 f"scaling.widths: {width} is not a multiple of {2 * cfg.scaling.heads}, twice scaling.heads"
             )

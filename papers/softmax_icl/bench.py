@@ -10,7 +10,7 @@ from common.race import race
 
 def bench(quick: bool = False) -> dict[str, list[dict[str, Any]]]:
     """Tables by name. quick: sizes for a test of the bench itself."""
-    return {"softmax_icl_gradient": gradient(quick), "softmax_icl_flow": flow(quick)}
+    return {"gradient": gradient(quick), "flow": flow(quick)}
 
 
 def gradient(quick: bool = False) -> list[dict[str, Any]]:

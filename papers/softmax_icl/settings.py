@@ -6,26 +6,17 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from common.configs import at_least
 from common.errors import UserError
 
-AT_LEAST_ONE = {"N", "steps", "samples", "snapshots", "batch_size", "test_prompts", "test_samples", "watch_every", "head_steps", "heads", "N_per_K",
-                "floor_samples", "floor_N"}  # fmt: skip
+AT_LEAST = {
+    "N": 1, "steps": 1, "samples": 1, "snapshots": 1, "batch_size": 1, "test_prompts": 1, "test_samples": 1, "watch_every": 1,
+    "head_steps": 1, "heads": 1, "N_per_K": 1, "floor_samples": 1, "floor_N": 1, "K": 2, "K_min": 2, "floor_K": 2, "dominant_K": 2,
+    "points": 2, "label_noise": 0, "feature_noise": 0, "watch_first": 0,
+}  # fmt: skip
 POSITIVE = {
-    "eps",
-    "flow_eps",
-    "dominant_eps",
-    "lr",
-    "flow_lr",
-    "sgd_lr",
-    "head_lr",
-    "linear_lr",
-    "softmax_lr",
-    "adam_lr",
-    "nu_lr",
-    "init",
-}
-AT_LEAST_TWO = {"K", "K_min", "floor_K", "dominant_K", "points"}
-NOT_NEGATIVE = {"label_noise", "feature_noise", "watch_first"}
+    "eps", "flow_eps", "dominant_eps", "lr", "flow_lr", "sgd_lr", "head_lr", "linear_lr", "softmax_lr", "adam_lr", "nu_lr", "init",
+}  # fmt: skip
 
 
 def check(cfg: Any) -> None:
@@ -33,19 +24,17 @@ def check(cfg: Any) -> None:
     for name in cfg.parts:
         for section in ("ablations", "tokens") if name == "ablations" else (name,):
             if section in cfg:  # a part that does not exist is named by `run_parts`
-                _check_sizes(cfg[section], section)
+                at_least(cfg, {f"{section}.{key}": least for key, least in AT_LEAST.items()})
+                _check_section(cfg[section], section)
 
 
-def _check_sizes(part: Any, name: str) -> None:
-    """Raise UserError unless the sizes, losses and learning rates of the section `name` are such; lists have to name something."""
+def _check_section(part: Any, name: str) -> None:
+    """Raise UserError unless losses and learning rates of the section `name` are positive and lists name something."""
     section: Any = OmegaConf.to_container(part)
     for key, value in section.items():
         values = value if isinstance(value, list) else [value]
         if not values:
             raise UserError(f"{name}.{key} is empty: name at least one")
-        for least, keys in ((0, NOT_NEGATIVE), (1, AT_LEAST_ONE), (2, AT_LEAST_TWO)):
-            if key in keys and not min(values) >= least:
-                raise UserError(f"{name}.{key} is {value}: it must be at least {least}")
         if key in POSITIVE and not min(values) > 0:
             raise UserError(f"{name}.{key} is {value}: it must be positive")
     if name == "spectrum" and section["K"] < 3:

@@ -1,50 +1,18 @@
-"""Compiling the hot loops: numba, without the GIL, cached on disk where a folder can be written.
-
-Everything compiled here runs without the GIL, so plain threads give parallelism over queries and over graph nodes.
-"""
+"""The compiler of this paper's hot loops, and what they need of the processor: prefetching, and arrays that begin with a cache line."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from common.optional import need
+from common.compiled import compiler
 
-need("numba")
-import numba  # noqa: E402
-from llvmlite import ir  # noqa: E402
+jit = compiler(__file__, "compiled", "tree", "overlap", "beam", "vamana", "plans", "executor")
+
+from llvmlite import ir  # noqa: E402  (numba is here, or the line above has said how to get it)
 from numba.core import types  # noqa: E402
 from numba.extending import intrinsic  # noqa: E402
-
-HERE = Path(__file__).parent
-SOURCES = ("compiled", "tree", "overlap", "beam", "vamana", "plans", "executor")
-# Sums may be reordered and fused (that is what vectorises them); infinities and NaN keep their meaning.
-FAST = {"reassoc", "contract", "nsz", "arcp"}
-
-
-def _cache_folder() -> str:
-    """A folder for machine code that is named after all compiled sources: numba's own check misses changed callees."""
-    digest = hashlib.sha256(b"".join((HERE / f"{name}.py").read_bytes() for name in SOURCES)).hexdigest()[:12]
-    return str(HERE / "__pycache__" / f"numba-{digest}")
-
-
-CACHE = _cache_folder()
-
-
-def jit(function: Callable) -> Any:
-    """Compile `function` on its first call for each type of arguments. Cached; compiled anew where no cache can be written."""
-    before = numba.config.CACHE_DIR  # type: ignore[attr-defined]
-    numba.config.CACHE_DIR = CACHE  # type: ignore[attr-defined]  # where it cannot be written numba goes on to the user's own
-    try:
-        return numba.njit(function, nogil=True, fastmath=FAST, error_model="numpy", cache=True)
-    except (RuntimeError, OSError):
-        return numba.njit(function, nogil=True, fastmath=FAST, error_model="numpy")
-    finally:
-        numba.config.CACHE_DIR = before  # type: ignore[attr-defined]
 
 
 @intrinsic

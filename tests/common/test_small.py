@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from common import lazy, optional
+from common.compiled import compiler
 from common.errors import UserError, choose, known, user_errors
 from common.files import ROOT, sha256_of_arrays
 from common.metrics.summary import log_slope, spread
@@ -22,6 +23,27 @@ def test_extras_are_those_of_the_project_file():
         assert set(modules.values()) <= names[extra], extra
     assert set(optional.EXTRAS) == set(listed)
     assert set(optional.EXTRAS["bench"].values()) == names["bench"]
+
+
+def test_compiled_functions_are_cached_by_the_sources_that_they_are_made_of(tmp_path):
+    module = tmp_path / "loops.py"
+    module.write_text("def double(x):\n    return 2 * x\n")
+
+    def compiled():
+        names: dict = {}
+        exec(compile(module.read_text(), str(module), "exec"), names)
+        return compiler(str(module), "loops")(names["double"])
+
+    assert compiled()(3) == 6
+    module.write_text("def double(x):\n    return 3 * x\n")
+    assert compiled()(3) == 9
+    assert len(list((tmp_path / "__pycache__").glob("numba-*"))) == 2
+
+
+def test_compiling_asks_for_numba(monkeypatch):
+    monkeypatch.setitem(sys.modules, "numba", None)
+    with pytest.raises(UserError, match=r"\.\[compiled\]"):
+        compiler(__file__, "test_small")
 
 
 def test_what_is_not_installed_is_asked_for_by_its_extra(monkeypatch):

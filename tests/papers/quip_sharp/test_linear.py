@@ -20,6 +20,14 @@ def quantized(m: int, n: int, method: str = "quip_sharp", bits: int = 2, parts: 
     return quantize_linear(W.split(parts) if parts else W, H, method, bits, 0)
 
 
+@pytest.fixture(params=["compiled", "decoded"])
+def path(request, monkeypatch):
+    """Both ways that a product is computed: from the words, and by decoding panels of rows."""
+    if request.param == "decoded":
+        monkeypatch.setattr(linear, "KERNELS", {})
+
+
+@pytest.mark.usefixtures("path")
 @pytest.mark.parametrize("bits", [1, 2, 3, 4])
 @pytest.mark.parametrize(("m", "n"), [(32, 64), (40, 24), (22, 44), (12, 20), (9, 13), (1, 1), (33, 640)])
 def test_forward_is_the_dense_product(m, n, bits):
@@ -52,6 +60,7 @@ def test_fused_splits_and_biases():
 
 
 def test_decoding_in_panels_changes_nothing(monkeypatch):
+    monkeypatch.setattr(linear, "KERNELS", {})
     layer = QuantLinear.from_quantized(quantized(37, 64, bits=3))
     x = torch.randn(4, 64, generator=gen())
     whole = layer(x)
@@ -61,6 +70,7 @@ def test_decoding_in_panels_changes_nothing(monkeypatch):
 
 def test_whole_weight_is_never_decoded_at_once(monkeypatch):
     layer = QuantLinear.from_quantized(quantized(64, 64))
+    monkeypatch.setattr(linear, "KERNELS", {})
     monkeypatch.setattr(linear, "CHUNK", 8 * 64)
     rows = []
     decode = layer._decode

@@ -5,7 +5,7 @@ import torch
 from matplotlib.figure import Figure
 
 from common import claims
-from papers.quip_sharp import bench, plots, studies, synthetic
+from papers.quip_sharp import bench, linear, plots, studies, synthetic
 from papers.quip_sharp.train import ratios
 
 
@@ -65,6 +65,14 @@ def test_bench_races_the_decoder_and_the_encoder():
     assert size["QuantLinear, 2 bits"] < size["bfloat16"] / 7
     assert all(row["ms"] > 0 for row in rows)
     assert {row["encoder"] for row in bench.encode(quick=True)} >= {"2 bits", "3 bits", "4 bits"}
+
+
+def test_bench_writes_text_with_every_engine():
+    rows = {row["engine"]: row for row in bench.generate(quick=True)}
+    assert set(rows) == {"float32", "bfloat16", "QuIP#, 2 bits", "QuIP#, 2 bits, decoded"}
+    assert all(row["tokens_per_s"] > 0 for row in rows.values())
+    assert rows["QuIP#, 2 bits"]["megabytes"] < rows["bfloat16"]["megabytes"]  # the embedding stays in float32
+    assert linear.KERNELS["cpu"] is linear.cpu_kernel  # the race has put it back
 
 
 def test_searching_both_cosets_finds_what_the_encoder_finds():

@@ -76,13 +76,13 @@ def resumable_each_step(run, name, steps, state):
         ("finite_n.N=[100,0]", "finite_n.N is"),
         ("race.eps=[]", "race.eps is empty"),
         ("balanced.flow_eps=5.0", r"balanced.flow_eps is 5.0: the loss starts at 0.4"),
-        ("imbalanced.snapshots=0", "imbalanced.snapshots is 0: it must be at least 1"),
+        ("imbalanced.snapshots=0", "imbalanced.snapshots is 0: give at least 1"),
         ("imbalanced.snapshots=-1", "imbalanced.snapshots is -1"),
         ("imbalanced.watch_first=-1", "imbalanced.watch_first is -1"),
         ("imbalanced.eps=[5.0]", "imbalanced.eps is"),
         ("scaling.eps=5.0", "scaling.eps is 5.0"),
         ("scaling.dominant_eps=5.0", "scaling.dominant_eps is 5.0"),
-        ("phase_diagram.points=1", "phase_diagram.points is 1: it must be at least 2"),
+        ("phase_diagram.points=1", "phase_diagram.points is 1: give at least 2"),
         ("phase_diagram.eps=5.0", "phase_diagram.eps is 5.0"),
         ("race.K=[5]", "race.K is .5.: a slope needs two"),
         ("race.eps=[5.0]", "race.eps is .5.0.: at K = 5 the loss starts at 0.4"),
@@ -210,9 +210,9 @@ def test_the_bench_runs_and_its_ways_agree():
     from papers.softmax_icl.bench import bench
 
     tables = bench(quick=True)
-    times = [row["t"] for row in tables["softmax_icl_flow"]]
+    times = [row["t"] for row in tables["flow"]]
     assert times == pytest.approx([times[0]] * 3, rel=0.02)
-    counts, tokens = tables["softmax_icl_gradient"]
+    counts, tokens = tables["gradient"]
     assert (counts["contestant"], counts["ratio_at_equal_error"]) == ("counts_mc", 1)
     assert tokens["rms_error"] > 3 * counts["rms_error"]
 

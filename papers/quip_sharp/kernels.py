@@ -1,0 +1,96 @@
+"""W~ y straight from the packed words, compiled for the CPU (the decompress-multiply step of sec. 3.9 of the notes).
+
+A row is looked up eight weights at a time, a byte each and in quarters, into a buffer of one byte a weight that stays in the
+nearest cache, and multiplied from there. Nothing but words and look-ups crosses the memory: 2 bits where float32 reads 32.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import cache
+from threading import Thread
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from common.compiled import compiler
+from papers.quip_sharp.codebooks import in_quarters
+
+if TYPE_CHECKING:
+    from papers.quip_sharp.linear import QuantLinear
+
+VECTORS = 16  # taken at a time; with more, decoding to float32 once and a matrix product is as fast
+WEIGHTS_PER_THREAD = 1 << 22  # a quarter of a millisecond of work: starting a thread costs a tenth of one
+
+jit = compiler(__file__, "kernels")
+
+
+@cache
+def look_ups(table: Callable[[], Tensor]) -> tuple[np.ndarray, np.ndarray]:
+    """(rows, flips), int64, so that the entry of a word is rows[high byte] ^ flips[low byte], its eight values as bytes, in quarters.
+
+    E8P in quarters is odd everywhere, so that negating a value is an XOR with 0b11111100 and a shift by -1/4 in place
+    of 1/4 one with 2: the 65,536 entries (512 KB) come from two tables of 2 KB. Words of one byte have no flips.
+    """
+    entries = in_quarters(table, torch.device("cpu")).numpy()  # (2^width,)
+    return (entries[::256].copy(), entries[:256] ^ entries[0]) if len(entries) > 256 else (entries, entries[:0])
+
+
+@jit
+def add_product(words, start, rows, flips, weight, y, out, first, last):
+    """out[:, r] += weight * y @ (entries of row r's words) for first <= r < last.
+
+    words (m, bytes) uint8, the stage's own from byte `start` on; rows, flips: see `look_ups`; y (vectors, columns) and
+    out (vectors, m) float32.
+    """
+    vectors, columns = y.shape
+    entries = np.empty(columns // 8, np.int64)
+    values = entries.view(np.int8)  # (columns,)
+    for r in range(first, last):
+        row = words[r, start:]
+        if len(flips):
+            for j in range(len(entries)):
+                entries[j] = rows[row[2 * j + 1]] ^ flips[row[2 * j]]
+        else:
+            for j in range(len(entries)):
+                entries[j] = rows[row[j]]
+        for k in range(vectors):
+            total = np.float32(0)
+            for i in range(columns):
+                total += np.float32(values[i]) * y[k, i]
+            out[k, r] += weight * total
+
+
+def multiply(layer: QuantLinear, y: Tensor) -> Tensor | None:
+    """W~ y for a few vectors, (..., columns) -> (..., rows) float32; None for what is better done otherwise.
+
+    That is more than VECTORS vectors, other dtypes than float32, a gradient to compute, and codebooks without tables of bytes.
+    """
+    (m, columns), codebook = layer.sizes, layer.codebook
+    vectors = y.numel() // columns
+    if not codebook.tables or sys.byteorder != "little" or not 0 < vectors <= VECTORS or y.dtype != torch.float32:
+        return None
+    if (torch.is_grad_enabled() and y.requires_grad) or torch.compiler.is_compiling():
+        return None
+    flat = y.detach().reshape(vectors, columns).contiguous().numpy()
+    words = layer.words.contiguous().numpy()
+    out = np.zeros((vectors, m), np.float32)
+
+    def work(first: int, last: int) -> None:
+        start = 0
+        for table, width, weight in zip(codebook.tables, codebook.widths, codebook.weights, strict=True):
+            add_product(words, start, *look_ups(table), np.float32(weight / 4), flat, out, first, last)
+            start += columns // 8 * width // 8
+
+    pieces = min(torch.get_num_threads(), m * columns // WEIGHTS_PER_THREAD + 1)
+    edges = [m * i // pieces for i in range(pieces + 1)]
+    others = [Thread(target=work, args=pair) for pair in zip(edges[1:], edges[2:], strict=False)]
+    for thread in others:
+        thread.start()
+    work(0, edges[1])
+    for thread in others:
+        thread.join()
+    return torch.from_numpy(out).reshape(*y.shape[:-1], m)
