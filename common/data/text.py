@@ -36,9 +36,20 @@ def chunked(stream: Tensor, context: int, limit: int | None = None) -> Tensor:
 
 
 def token_bytes(tokenizer: Any) -> Tensor:
-    """UTF-8 bytes per token of a byte-level BPE tokenizer: (vocabulary,) int64, 0 for special tokens."""
-    special = set(tokenizer.all_special_ids)
+    """UTF-8 bytes per token of a byte-level BPE tokenizer: (vocabulary,) int64, 0 for special tokens.
+
+    ValueError for tokenizers of other kinds (SentencePiece, say), whose tokens have no fixed number of bytes.
+    """
+    from tokenizers.pre_tokenizers import ByteLevel
+
+    alphabet, special, added = set(ByteLevel.alphabet()), set(tokenizer.all_special_ids), tokenizer.get_added_vocab()
     sizes = torch.zeros(len(tokenizer), dtype=torch.int64)
     for token, index in tokenizer.get_vocab().items():
-        sizes[index] = 0 if index in special else len(token)  # one character of the byte-level alphabet is one byte
+        if index in special:
+            continue
+        if token not in added and not alphabet.issuperset(token):
+            raise ValueError(
+                f"the tokenizer is not byte-level (it has the token {token!r}): bytes per token are not defined"
+            )
+        sizes[index] = len(token.encode() if token in added else token)  # a character of the alphabet is one byte
     return sizes

@@ -42,6 +42,12 @@ class Codebook:
     residual_scale: float | None = None
     tables: tuple[Callable[[], Tensor], ...] = ()
 
+    def __reduce__(self) -> tuple:
+        return get, (
+            self.name,
+            self.residual_scale,
+        )  # by its name: the functions of a residual codebook cannot be pickled
+
     def quantize(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Nearest entry and its code: (..., block) -> (..., block) of x's dtype (float32 for integers), (...) int64."""
         x = x if x.is_floating_point() else x.float()

@@ -61,7 +61,8 @@ def load(cfg: Any, run: Run) -> Inputs:
         context,
         cfg.data.test_chunks,
     )
-    return Inputs(model, tokenizer, calibration, tuning, test, [*model_key(where), cfg.model.dtype])
+    key = [*model_key(where), model.config.to_json_string(use_diff=False), cfg.model.dtype]
+    return Inputs(model, tokenizer, calibration, tuning, test, key)
 
 
 def check_context(model: nn.Module, context: int) -> None:
@@ -146,6 +147,8 @@ def texts(name: str, split: str, run: Run | None = None) -> list[str]:
     if not {".jsonl", ".json"}.intersection(path.suffixes):
         return [content]
     try:
-        return [json.loads(line)["text"] for line in content.splitlines() if line.strip()]
+        return [
+            json.loads(line)["text"] for line in content.split("\n") if line.strip()
+        ]  # not splitlines: strings may hold U+2028
     except (ValueError, KeyError, TypeError):
         raise UserError(f"{path} is not JSON lines with a field text: convert it, or give a .txt file") from None

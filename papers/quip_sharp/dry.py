@@ -9,8 +9,9 @@ from torch import nn
 from common.errors import UserError
 from common.models import language
 from common.run import Run
+from papers.quip_sharp import settings
 from papers.quip_sharp.hessians import decoder_layers, groups_of
-from papers.quip_sharp.pipeline import bits_of
+from papers.quip_sharp.pipeline import plan
 
 # Arithmetic that a machine sustains on these shapes, floating-point operations per second.
 SPEED = {
@@ -36,9 +37,9 @@ def estimate(cfg: Any, run: Run) -> None:
     hidden = getattr(model.config, "hidden_size", width)
     tokens = cfg.data.calibration_sequences * cfg.data.context
     itemsize = 2 if cfg.model.dtype in ("bfloat16", "float16") else 4
-    bits = bits_of(cfg.bits)
-    tuned_bits = len(bits) if cfg.finetune else 0
-    models = len(bits) * len(cfg.methods) + (2 in bits) * len(cfg.ablations) + tuned_bits
+    bits = settings.as_list(cfg.bits)
+    models = plan(cfg)
+    tuned_bits = sum(tuned for _, _, tuned in models)
 
     gb = {
         "weights": params * itemsize,
@@ -59,7 +60,7 @@ def estimate(cfg: Any, run: Run) -> None:
     )
     hours = {
         "hessians": (2 * quantised * tokens / speed["forward"] + moments / speed["hessian"]) / 3600,
-        "rounding": models
+        "rounding": len(models)
         * (1 + 2 * cfg.quantize.tune)
         * (feedback / speed["hessian"] + quantised / speed["encode"])
         / 3600,
@@ -74,7 +75,7 @@ def estimate(cfg: Any, run: Run) -> None:
     run.note(
         f"dry run, nothing was quantised. Estimated for {kind}: "
         + ", ".join(f"{name} at {value:g} per s" for name, value in speed.items())
-        + f"; {tokens:,} calibration tokens, quantised models: {models}, evaluation and reading of files left out"
+        + f"; {tokens:,} calibration tokens, quantised models: {len(models)}, evaluation and reading of files left out"
     )
 
 

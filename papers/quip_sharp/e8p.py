@@ -139,8 +139,8 @@ def _encode_chunk(x: Tensor) -> Tensor:
     minus = bound[1] < bound[0]  # (N,): the shift is -1/4
     y = torch.where(minus, points[:, 1], points[:, 0])
     row = torch.where(minus, rows[1], rows[0])
-    bit = torch.tensor(COORDINATE_BIT, device=x.device)[:, None]
-    signs = ((y < 0).long() << bit).sum(0)
+    bit = cached_copy(_coordinate_bit, torch.int64, x.device)
+    signs = ((y < 0).long() << bit[:, None]).sum(0)
     signs = signs ^ (cached_copy(is_odd, torch.int64, x.device)[row] << 7) ^ minus.long()
     return (row << 8) | signs
 
@@ -158,17 +158,25 @@ def _nearest_d8hat(x: Tensor) -> Tensor:
 def _row_of(y: Tensor) -> Tensor:
     """Row of |y| in S, -1 where it is not there. y: (8, ...) half-integers -> (...) int64."""
     digits = (y.abs() - 0.5).clamp_(max=3)  # 0 1 2 for 1/2 3/2 5/2, and 3 for anything larger
-    place = torch.tensor([4.0**i for i in range(8)], dtype=y.dtype, device=y.device)
+    place = cached_copy(_place, y.dtype, y.device)
     return cached_copy(_row_table, torch.int64, y.device)[torch.tensordot(place, digits, 1).long()]
+
+
+def _coordinate_bit() -> Tensor:
+    return torch.tensor(COORDINATE_BIT)
+
+
+def _place() -> Tensor:
+    """Place values of eight base-4 digits."""
+    return torch.tensor([4**i for i in range(8)])
 
 
 @cache
 def _row_table() -> Tensor:
     """(65536,) int64: row of S by the base-4 digits of |y| - 1/2."""
     with torch.inference_mode(False):
-        place = torch.tensor([4**i for i in range(8)])
         table = torch.full((65536,), -1)
-        table[((source_set() - 0.5).long() * place).sum(1)] = torch.arange(256)
+        table[((source_set() - 0.5).long() * _place()).sum(1)] = torch.arange(256)
         return table
 
 

@@ -27,9 +27,10 @@ def evaluate(cfg, run: Run) -> None:
         lambda: chunk_losses(model, chunks, cfg.batch_size, lambda batches: run.progress(batches, "evaluate")),
     )
     found = {"perplexity": math.exp(losses.mean().item()), "context": cfg.data.context, "chunks": len(chunks)}
-    sizes = text.token_bytes(tokenizer)
-    if sizes[chunks].float().mean() > 0:
-        found["bits_per_byte"] = bits_per_byte(losses, chunks, sizes)
+    try:
+        found["bits_per_byte"] = bits_per_byte(losses, chunks, text.token_bytes(tokenizer))
+    except ValueError as error:
+        run.note(f"no bits per byte: {error}")
     if any(isinstance(module, QuantLinear) for module in model.modules()):
         found["bits_per_weight"] = bits_per_weight(model)
     run.log(found)

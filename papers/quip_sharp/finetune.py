@@ -5,11 +5,11 @@
 (b) At the end all sign vectors, norms and the output head are trained on the original model's output distribution.
 
 The sign vectors are relative factors that start at +-1, and the scale is kept apart, so one learning rate fits all of
-them. The paper's rates (5e-4 / 5e-5 and smaller) belong to 7B models and thousands of steps; on a 3.8M model with 64 to
-192 steps they close 3 % of the gap where 5e-3 / 1e-3 close 22 to 37 %, so they are settings here, not constants.
+them. The rates of the paper and the official code (5e-4 / 5e-5 and smaller) belong to models of 7B and more; the small
+model here takes rates fifty times larger, so they are settings, not constants.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -63,18 +63,25 @@ def finetune_block(visit: Visit, tuning: Tuning, rng: object, last: bool = False
         for linear in quantised:
             linear.set_tuning(False)
         return []
-    X, Y = torch.cat(visit.inputs), torch.cat(visit.outputs)  # (n_seq, ctx, d)
-    if len(X) < tuning.sequences:
-        raise ValueError(f"block fine-tuning needs {tuning.sequences} calibration sequences, got {len(X)}")
+    kept = sum(map(len, visit.inputs))
+    if kept < tuning.sequences:
+        raise ValueError(f"block fine-tuning needs {tuning.sequences} calibration sequences, got {kept}")
     for linear in quantised:
         linear.set_tuning(True)
     signs = _signs(quantised)
     others = [p for p in layer.parameters() if all(p is not s for s in signs)]
 
     def loss(index: Tensor) -> Tensor:
-        return nn.functional.mse_loss(output := visit.call(X[index]), Y[index].to(output.device))
+        output = visit.call(_gather(visit.inputs, index))  # (len(index), ctx, d)
+        return nn.functional.mse_loss(output, _gather(visit.outputs, index).to(output.device))
 
     return fit(loss, signs, others, tuning, rng)
+
+
+def _gather(batches: Sequence[Tensor], index: Tensor) -> Tensor:
+    """Sequences of a list of batches, all but the last of one size, where they are: the whole list may be in files."""
+    size = len(batches[0])
+    return torch.stack([batches[i // size][i % size] for i in index.tolist()])
 
 
 def finetune_model(
@@ -84,16 +91,18 @@ def finetune_model(
     tuning: Tuning,
     rng: object,
     *,
+    head: bool = True,
     recompute: bool = False,
     loop: Loop | None = None,
 ) -> list[dict]:
     """Fine-tuning (b): train all sign vectors, norms and the output head on the teacher's probabilities, in place.
 
     tokens: (n_seq, ctx) int64, used as `Tuning` says. The loss is the cross-entropy against the teacher's softmax at
-    positions 0 .. ctx-2. A head that shares its weight with the embedding is untied first. Everything else in the model,
-    the words above all, stays as it was. recompute: keep only the inputs of each decoder layer for the backward pass and
-    run the layer again in it, a third more work for a fraction of the memory. loop: see `fit`, whose history is
-    returned. ValueError where there are too few sequences, or no QuantLinear.
+    positions 0 .. ctx-2. A head that shares its weight with the embedding is untied first, and is then stored beside it;
+    head=False leaves the head as it is. Everything else in the model, the words above all, stays as it was. recompute:
+    keep only the inputs of each decoder layer for the backward pass and run the layer again in it, a third more work for
+    a fraction of the memory. loop: see `fit`, whose history is returned. ValueError where there are too few sequences, or
+    no QuantLinear.
     """
     check_calibration(tokens)
     if len(tokens) < tuning.sequences or tuning.train < 1 or tuning.valid < 1:
@@ -101,13 +110,14 @@ def finetune_model(
             f"need training and validation sequences, got {len(tokens)} in all for train={tuning.train} and "
             f"valid={tuning.valid}"
         )
-    untie_head(model)
+    if head:
+        untie_head(model)
     quantised = _quant_linears(model)
     if not quantised:
         raise ValueError("the model has no QuantLinear: only the QuIP# methods have sign vectors to tune")
     for linear in quantised:
         linear.set_tuning(True)
-    signs, others = _signs(quantised), _norms_and_head(model)
+    signs, others = _signs(quantised), _norms(model) + (_head(model) if head else [])
     modes = (model.training, teacher.training)
     model.eval(), teacher.eval()
 
@@ -276,11 +286,14 @@ def _signs(linears: list[QuantLinear]) -> list[nn.Parameter]:
     return [cast(nn.Parameter, vector) for linear in linears for vector in (linear.SU, linear.SV)]
 
 
-def _norms_and_head(model: nn.Module) -> list[nn.Parameter]:
-    """Parameters of the modules called ...Norm... and of the output head."""
-    norms = [p for m in model.modules() if "norm" in type(m).__name__.lower() for p in m.parameters(recurse=False)]
+def _norms(model: nn.Module) -> list[nn.Parameter]:
+    """Parameters of the modules called ...Norm..."""
+    return [p for m in model.modules() if "norm" in type(m).__name__.lower() for p in m.parameters(recurse=False)]
+
+
+def _head(model: nn.Module) -> list[nn.Parameter]:
     head = output_head(model)
-    return norms + (list(head.parameters()) if head is not None else [])
+    return list(head.parameters()) if head is not None else []
 
 
 def _logits(model: nn.Module, ids: Tensor) -> Tensor:

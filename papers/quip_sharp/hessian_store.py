@@ -21,7 +21,7 @@ FORMAT = 1  # to be raised when what is stored, or how it is computed, changes
 
 
 def model_key(folder: str) -> list[str]:
-    """What tells one model from another: the sha256 of its weight files (of a hub id, its name)."""
+    """What tells one model's weights from another's: the sha256 of their files (of a hub id, its name)."""
     files = sorted(Path(folder).glob("*.safetensors"))
     return [sha256_of(file) for file in files] or [folder]
 
@@ -34,7 +34,7 @@ def tokens_key(tokens: Tensor) -> list:
 class StoredHessians(Mapping[str, Tensor]):
     """Name of a linear -> H (n, n) float64, named as `collect_hessians` names them. Made or found when constructed.
 
-    key: what the Hessians depend on besides the calibration tokens (`model_key` and the dtype that the model runs in).
+    key: what the Hessians depend on besides the calibration tokens (`model_key`, the model's config and dtype).
     """
 
     def __init__(
@@ -93,15 +93,13 @@ def finite(hessians: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def pack(H: Tensor) -> Tensor:
     """The lower triangle, row by row: (n, n) -> (n (n + 1) / 2,) float32, a quarter of the float64 matrix."""
-    i, j = torch.tril_indices(len(H), len(H))
-    return H.cpu()[i, j].float()
+    return torch.cat([row[: i + 1] for i, row in enumerate(H.float().cpu())])
 
 
 def unpack(lower: Tensor) -> Tensor:
     """Inverse of `pack`: -> (n, n) float64, symmetric."""
     n = int((2 * lower.numel()) ** 0.5)
-    i, j = torch.tril_indices(n, n)
     H = torch.zeros(n, n, dtype=torch.float64)
-    H[i, j] = lower.double()
-    H[j, i] = lower.double()
-    return H
+    for i, row in enumerate(lower.split(list(range(1, n + 1)))):
+        H[i, : i + 1] = row
+    return H + H.tril(-1).T

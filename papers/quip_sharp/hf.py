@@ -9,6 +9,7 @@ the wrong shape, or not known: transformers itself would only report it, and com
 """
 
 import contextlib
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -78,7 +79,10 @@ class QuipSharpQuantizer(HfQuantizer):
 
 
 def save_pretrained(model: Any, folder: str | Path, tokenizer: Any = None) -> None:
-    """Write a quantised model so that `from_pretrained` loads it. ValueError where it has no QuantLinear, or is in tuning."""
+    """Write a quantised model so that `from_pretrained` loads it, whole or not at all where the folder is new or empty.
+
+    ValueError where the model has no QuantLinear, or is in tuning.
+    """
     linears = [module for module in model.modules() if isinstance(module, QuantLinear)]
     if not linears:
         raise ValueError("the model has no QuantLinear: quantise it with a QuIP# method first")
@@ -87,9 +91,18 @@ def save_pretrained(model: Any, folder: str | Path, tokenizer: Any = None) -> No
     config = QuipSharpConfig(**structure(model))
     model.config.quantization_config = config
     model.hf_quantizer = QuipSharpQuantizer(config)
-    model.save_pretrained(folder)
-    if tokenizer is not None:
-        tokenizer.save_pretrained(folder)
+    folder = Path(folder).absolute()
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as scratch:
+        whole = Path(scratch) / folder.name
+        model.save_pretrained(whole)
+        if tokenizer is not None:
+            tokenizer.save_pretrained(whole)
+        if folder.is_dir() and any(folder.iterdir()):
+            for file in sorted(whole.iterdir()):
+                file.replace(folder / file.name)
+        else:
+            whole.replace(folder)
 
 
 def check_tensors(model: nn.Module, files: list[str]) -> None:

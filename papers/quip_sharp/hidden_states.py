@@ -1,11 +1,12 @@
 """Hidden states between two decoder layers, batch by batch: in the computer's memory, or in files where that is small.
 
-At the paper's scale (6144 sequences of 4096 tokens, 4096 wide, 2 bytes) they are 206 GB; the device holds one batch.
+At the paper's scale (6144 sequences of 4096 tokens, 4096 wide, float32) they are 412 GB; the device holds one batch.
 """
 
 import os
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -17,13 +18,15 @@ class HiddenStates:
 
     def __init__(self, folder: str | os.PathLike | None = None):
         self.batches: list[Tensor] = []
-        self.scratch = None
+        self.scratch: tempfile.TemporaryDirectory | None = None
+        self.made: Path | None = None  # the folder, where it was not there before
         if folder is not None:
+            self.made = None if Path(folder).exists() else Path(folder)
             Path(folder).mkdir(parents=True, exist_ok=True)
             self.scratch = tempfile.TemporaryDirectory(prefix="hidden-states-", dir=folder)
 
     def append(self, x: Tensor) -> None:
-        self.batches.append(x.detach().cpu())
+        self.batches.append(x)
         self[len(self) - 1] = x
 
     def __setitem__(self, index: int, x: Tensor) -> None:
@@ -50,3 +53,6 @@ class HiddenStates:
         self.batches = []
         if self.scratch is not None:
             self.scratch.cleanup()
+        if self.made is not None:
+            with suppress(OSError):  # somebody else keeps something there by now
+                self.made.rmdir()

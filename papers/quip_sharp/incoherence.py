@@ -23,6 +23,7 @@ from papers.quip_sharp import hadamard
 
 log = logging.getLogger(__name__)
 KINDS = ("rht", "rfft", "kron", "none")
+CORES = ("hadamard", "rfft", "kron", "none")
 
 
 @dataclass(frozen=True)
@@ -40,13 +41,15 @@ class Rotation:
 
 
 def as_generator(rng: object) -> torch.Generator:
-    """A torch.Generator from an int seed, a torch.Generator, or any object with a `.torch` generator."""
-    if isinstance(rng, torch.Generator):
-        return rng
+    """A CPU generator from an int seed, a torch.Generator, or any object with a `.torch` generator."""
     if isinstance(rng, int):
         return torch.Generator().manual_seed(rng)
-    generator = getattr(rng, "torch", None)
+    generator = rng if isinstance(rng, torch.Generator) else getattr(rng, "torch", None)
     if isinstance(generator, torch.Generator):
+        if generator.device.type != "cpu":
+            raise ValueError(
+                f"rng is a generator on {generator.device}: give one on the CPU, so that draws are the same everywhere"
+            )
         return generator
     raise TypeError(f"rng must be an int seed, a torch.Generator or have a .torch generator, got {type(rng).__name__}")
 
@@ -116,7 +119,9 @@ def _draw_kron(n: int, generator: torch.Generator) -> dict[str, Tensor]:
 
 
 def empty_state(core: str, size: int) -> dict[str, Tensor]:
-    """Tensors of the shapes and dtypes that a rotation with this core carries, to be loaded into."""
+    """Tensors of the shapes and dtypes that a rotation with this core carries, to be loaded into. ValueError for no core of `CORES`."""
+    if core not in CORES:
+        raise ValueError(f"unknown rotation {core!r}: choose one of {', '.join(CORES)}")
     if core == "rfft":
         return {"phases": torch.zeros(size // 2, dtype=torch.float16)}
     if core == "kron":
@@ -138,7 +143,9 @@ def apply_core(core: str, state: dict[str, Tensor], x: Tensor, inverse: bool = F
         return hadamard.rfft(x, state["phases"], inverse)
     if core == "kron":
         return _apply_kron(x, inverse, **state)
-    return x
+    if core == "none":
+        return x
+    raise ValueError(f"unknown rotation {core!r}: choose one of {', '.join(CORES)}")
 
 
 def _apply_kron(x: Tensor, inverse: bool, left: Tensor, right: Tensor, before: Tensor, after: Tensor) -> Tensor:

@@ -68,8 +68,10 @@ def block_ldl(H: Tensor, block: int) -> tuple[Tensor, Tensor]:
     columns = C.reshape(n, k, block).transpose(0, 1)  # (k, n, g)
     L = torch.linalg.solve_triangular(diagonal, columns, upper=False, left=False)  # C_{:,k} C_kk^{-1}
     L = L.transpose(0, 1).reshape(n, n).contiguous()
-    for start in range(0, n, block):  # exactly I, where the solve leaves rounding errors
-        L[start : start + block, start : start + block] = torch.eye(block, dtype=H.dtype, device=H.device)
+    eye = torch.eye(block, dtype=H.dtype, device=H.device)
+    L.view(k, block, k, block).diagonal(dim1=0, dim2=2).copy_(
+        eye[:, :, None]
+    )  # exactly, where the solve leaves rounding errors
     return L, D
 
 

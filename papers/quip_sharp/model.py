@@ -78,7 +78,7 @@ def quantize_model(
                 for members in parts:
                     weights = [_linear(layer, member).weight for member in members]
                     generator = _generator(seed, prefix + members[0])
-                    quantized = quantize_linear(weights, H.to(weights[0].device), method, bits, generator, **options)
+                    quantized = quantize_linear(weights, H, method, bits, generator, **options)
                     rows.append({"name": prefix + members[0], "weights_fused": len(members), **quantized.record()})
                     _put(layer, members, quantized, rows[-1])
                 if tuning is not None and place.visit is not None:
@@ -124,6 +124,8 @@ def _places(
     found = decoder_layers(model)
     if calibration is not None and found is not None and (hessians is None or tuning is not None):
         keep = tuning.sequences if tuning is not None else 0
+        if hessians is not None:
+            calibration = calibration[:keep]  # only what tuning needs: the Hessians are there
         for visit in walk(model, calibration, batch_size, keep, moments=hessians is None, offload=offload):
             own = {group: moment.matrix() for group, moment in visit.hessians.items()}
             hessian = own.__getitem__ if hessians is None else partial(_stored, hessians, f"{visit.name}.")

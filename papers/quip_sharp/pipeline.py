@@ -9,12 +9,15 @@ fine-tuning end to end goes on from the last saved step.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from torch import nn
 
+from common import files
 from common.errors import UserError
 from common.run import Run
 from common.training import resumable
@@ -24,6 +27,28 @@ from papers.quip_sharp.finetune import Tuning, finetune_model
 from papers.quip_sharp.hessian_store import StoredHessians
 from papers.quip_sharp.model import quantize_model, summary
 from papers.quip_sharp.quantizer import METHODS, RECIPES, widths
+
+
+def plan(cfg: Any) -> list[tuple[str, int, bool]]:
+    """(method, bits, fine-tuned) of every model that the config asks for, a fine-tuned one after what it begins with.
+
+    UserError for a method or a number of bits that there is not.
+    """
+    found: list[tuple[str, int, bool]] = []
+    settings.check_methods((*cfg.methods, *cfg.ablations), METHODS)
+    tuned = settings.as_list(cfg.bits if cfg.tuning.bits is None else cfg.tuning.bits) if cfg.finetune else []
+    for bits in settings.as_list(cfg.bits):
+        for method in (*cfg.methods, *(cfg.ablations if bits == 2 else ())):
+            if bits in widths(method):
+                found.append((method, bits, False))
+            if method == "quip_sharp" and bits in tuned:
+                found.append((method, bits, True))
+    found += [("quip_sharp", bits, True) for bits in tuned if ("quip_sharp", bits, True) not in found]
+    if wrong := [bits for bits in (*settings.as_list(cfg.bits), *tuned) if bits not in widths("quip_sharp")]:
+        raise UserError(f"bits={wrong[0]}: choose from {', '.join(map(str, widths('quip_sharp')))}")
+    if not found:
+        raise UserError(f"none of the methods {list(cfg.methods)} comes in bits={cfg.bits}: choose others")
+    return found
 
 
 class Quantizer:
@@ -43,27 +68,18 @@ class Quantizer:
                 self.inputs.calibration,
                 self.cfg.batch_size,
                 self.inputs.key,
-                self.cfg.offload,
+                self.offload,
             )
 
-    def plan(self) -> list[tuple[str, int, bool]]:
-        """(method, bits, fine-tuned) of every model that the config asks for, a fine-tuned one after what it begins with.
-
-        UserError for a method or a number of bits that there is not.
-        """
-        cfg, plan = self.cfg, []
-        settings.check_methods((*cfg.methods, *cfg.ablations), METHODS)
-        tuned = bits_of(cfg.tuning.bits or cfg.bits) if cfg.finetune else []
-        for bits in bits_of(cfg.bits):
-            for method in (*cfg.methods, *(cfg.ablations if bits == 2 else ())):
-                if bits in widths(method):
-                    plan.append((method, bits, False))
-                if method == "quip_sharp" and bits in tuned:
-                    plan.append((method, bits, True))
-        plan += [("quip_sharp", bits, True) for bits in tuned if ("quip_sharp", bits, True) not in plan]
-        if wrong := [bits for bits in (*bits_of(cfg.bits), *tuned) if bits not in widths("quip_sharp")]:
-            raise UserError(f"bits={wrong[0]}: choose from {', '.join(map(str, widths('quip_sharp')))}")
-        return plan
+    @cached_property
+    def offload(self) -> str | None:
+        """This run's own folder for hidden states below cfg.offload, cleared of what a killed run left there."""
+        if self.cfg.offload is None:
+            return None
+        own = f"{self.run.dir.name}-{files.digest(str(self.run.dir))[:8]}"
+        folder = Path(self.cfg.offload).expanduser().absolute() / own
+        shutil.rmtree(folder, ignore_errors=True)
+        return str(folder)
 
     def quantize(self, method: str, bits: int, tuned: bool = False) -> tuple[nn.Module, list[dict]]:
         """The quantised model, and the history of its end-to-end fine-tuning ([] without)."""
@@ -86,6 +102,7 @@ class Quantizer:
                 self.inputs.tuning,
                 self._tuning(end),
                 run.rng("tuning", bits),
+                head=end.head,
                 recompute=cfg.tuning.recompute,
                 loop=lambda steps, state: resumable(run, f"tuning{bits}", steps, state, cfg.tuning.save_seconds),
             )
@@ -104,18 +121,18 @@ class Quantizer:
                 hessians=hessians,
                 batch_size=cfg.batch_size,
                 tuning=block,
-                offload=cfg.offload,
+                offload=self.offload,
                 keep=self._keep(label) if method in RECIPES else None,
                 **self.options(method, bits),
             )
 
     def options(self, method: str, bits: int) -> dict:
-        """The settings of quantize_linear for this method. rho is E8P's: other codebooks take their own optimum."""
+        """The settings of quantize_linear for this method. rho: by bits for E8P, by name for codebooks in its place."""
         cfg = self.cfg.quantize
         if method not in RECIPES:
             return {}
-        e8p = RECIPES[method].codebooks[bits - 1].startswith("e8p")
-        rho = cfg.rho[f"bits{bits}"] if e8p else None
+        codebook = RECIPES[method].codebooks[bits - 1]
+        rho = cfg.rho[f"bits{bits}"] if codebook.startswith("e8p") else cfg.rho.get(codebook)
         return {"rho": rho, "tune": cfg.tune, "sigma": cfg.sigma, "rescale_rows": cfg.rescale_rows}
 
     @property
@@ -142,8 +159,3 @@ class Quantizer:
 
     def _keep(self, label: str) -> Callable[[str, Callable[[], dict]], dict]:
         return lambda name, fn: self.run.stage(f"{label}-{name}", fn)
-
-
-def bits_of(bits: Any) -> list[int]:
-    """`bits: 2` and `bits: [2, 3, 4]` both as a list."""
-    return [bits] if isinstance(bits, int) else list(bits)

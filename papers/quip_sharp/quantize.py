@@ -28,7 +28,8 @@ def quantize(cfg, run: Run) -> None:
     if cfg.out is None:
         raise UserError("name the folder to write: add out=FOLDER to the command")
     out = Path(cfg.out).expanduser().absolute()
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+    saved = any((run.dir / "stages").glob("saved-*"))  # by this very run, before it was interrupted
+    if not saved and out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out} is not empty: name a new folder with out=...")
 
     inputs = data.load(cfg, run)
@@ -47,10 +48,14 @@ def quantize(cfg, run: Run) -> None:
 
             run.log({f"perplexity.{name}": run.stage(f"perplexity-{name}", value_of)})
     if run.is_main:
-        if cfg.save_dtype is not None:
-            model = model.to(getattr(torch, cfg.save_dtype))  # words, signs and scales keep their own
-        hf.save_pretrained(model, out, inputs.tokenizer)
-        size = sum(file.stat().st_size for file in out.glob("*.safetensors"))
+
+        def save() -> int:
+            if cfg.save_dtype is not None:
+                model.to(getattr(torch, cfg.save_dtype))  # words, signs and scales keep their own
+            hf.save_pretrained(model, out, inputs.tokenizer)
+            return sum(file.stat().st_size for file in out.glob("*.safetensors"))
+
+        size = run.stage("saved", save)
         run.log({"megabytes": size / 1e6})
         run.say(f"quantised model: {out} ({size / 1e6:.1f} MB of weights)")
 

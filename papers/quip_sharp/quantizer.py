@@ -111,6 +111,7 @@ def quantize_linear(
     weights = [w.detach() for w in ([W] if isinstance(W, Tensor) else W)]
     generator = as_generator(rng)
     _check(weights, H, method, bits)
+    H = H.to(weights[0].device)
     splits = tuple(len(w) for w in weights)
     if method in BASELINES:
         W = torch.cat([w.float() for w in weights])

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from common.data import text
 from common.metrics.language import perplexity
 from common.models import language
+from common.rng import seeded
 from common.run import Run
 from common.training import resumable
 from papers.quip_sharp import data, plots
@@ -29,8 +30,11 @@ def study(cfg: Any, run: Run) -> None:
         documents, tokenizer, context, cfg.data.calibration_sequences, run.rng("calibration").torch
     )
     test = text.chunked(
-        text.token_stream(data.texts(cfg.data.test, "test", run), tokenizer), context, cfg.data.test_chunks
+        text.token_stream(data.limited(data.texts(cfg.data.test, "test", run), cfg.data.characters), tokenizer),
+        context,
+        cfg.data.test_chunks,
     )
+    options = {name: cfg.quantize[name] for name in ("tune", "sigma", "rescale_rows")}
     rows: list[dict] = []
     for width in cfg.scaling.widths:
         model = build(width, len(tokenizer), context, cfg.scaling, run.rng("init", width).seed).to(run.device)
@@ -49,7 +53,7 @@ def study(cfg: Any, run: Run) -> None:
                 if bits < 16:
                     rho = cfg.quantize.rho[f"bits{bits}"]
                     quantized = quantize_model(
-                        model, None, "quip_sharp", bits, run.rng("signs", width), hessians=hessians, rho=rho
+                        model, None, "quip_sharp", bits, run.rng("signs", width), hessians=hessians, rho=rho, **options
                     )
                     stored = summary(quantized)["bits_per_weight"]
                 ppl = perplexity(quantized, test, batch_size=cfg.batch_size)
@@ -77,8 +81,7 @@ def build(width: int, vocabulary: int, context: int, cfg: Any, seed: int) -> nn.
         num_attention_heads=cfg.heads, num_key_value_heads=cfg.heads, max_position_embeddings=context,
         tie_word_embeddings=True,
     )  # fmt: skip
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded(seed):
         return LlamaForCausalLM(config)
 
 

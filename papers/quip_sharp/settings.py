@@ -23,9 +23,16 @@ AT_LEAST = {
     "scaling.widths": 1, "scaling.blocks": 1, "scaling.heads": 1, "scaling.steps": 1, "scaling.batch_size": 1, "scaling.warmup": 1,
     "scaling.lr": 0, "scaling.weight_decay": 0, "scaling.save_seconds": 0,
 }  # fmt: skip
-NOT_EMPTY = ("parts", "bits", "gaussian.factors", "layers.methods", "methods")
-ONCE = ("bits", "methods", "ablations", "layers.bits", "layers.methods")  # each entry names units of work
-POSITIVE = ("layers.wide", "quantize.rho.bits2", "quantize.rho.bits3", "quantize.rho.bits4")
+NOT_EMPTY = ("parts", "bits", "tuning.bits", "gaussian.factors", "layers.methods", "methods")
+ONCE = (
+    "bits",
+    "tuning.bits",
+    "methods",
+    "ablations",
+    "layers.bits",
+    "layers.methods",
+)  # each entry names units of work
+POSITIVE = ("layers.wide", *(f"quantize.rho.{name}" for name in ("bits2", "bits3", "bits4", "d4", "scalar2")))
 
 
 def check(cfg: Any) -> None:
@@ -43,6 +50,8 @@ def check(cfg: Any) -> None:
         value = OmegaConf.select(cfg, key)
         if OmegaConf.is_list(value) and len(set(value)) < len(value):
             raise UserError(f"{key} is {list(value)}: name each once")
+    if both := set(as_list(OmegaConf.select(cfg, "methods"))) & set(as_list(OmegaConf.select(cfg, "ablations"))):
+        raise UserError(f"{sorted(both)[0]} is in methods and in ablations: name it once")
     for key in ("bits", "layers.bits"):
         for bits in as_list(OmegaConf.select(cfg, key)):
             if bits not in (1, 2, 3, 4):

@@ -16,6 +16,7 @@ from papers.quip_sharp.quantizer import METHODS, quantize_linear, widths
 def study_incoherence(cfg: Any, run: Run) -> None:
     """E1: mu_W and mu_H of the synthetic layer before and after each rotation, against the lemma's bounds (sec. 3)."""
     m, n, delta = cfg.m, cfg.n, cfg.delta
+    seeds = run.seeds(cfg.seeds)
     bound_W, bound_H = incoherence.mu_weight_bound(m, n, delta), incoherence.mu_hessian_bound(n, delta)
 
     def measure(seed: int, kind: str) -> dict:
@@ -27,14 +28,14 @@ def study_incoherence(cfg: Any, run: Run) -> None:
         return {"seed": seed, "rotation": kind, **found, "bound_W": bound_W, "bound_H": bound_H}
 
     kinds = ("none", "rht", "rfft", "kron")
-    rows = run.stage("incoherence", lambda: [measure(seed, kind) for seed in cfg.seeds for kind in kinds])
+    rows = run.stage("incoherence", lambda: [measure(seed, kind) for seed in seeds for kind in kinds])
     for kind, worst in (("none", min), ("rht", max), ("rfft", max), ("kron", max)):
         label = "before" if kind == "none" else kind
         for mu, bound in (("mu_W", bound_W), ("mu_H", bound_H)):
             value = worst(row[mu] for row in rows if row["rotation"] == kind)
             run.log({f"incoherence.{mu}.{label}": value, f"incoherence.{mu}.{label}_over_bound": value / bound})
     run.table("incoherence", rows)
-    run.figure("incoherence", plots.incoherence(*_before_and_after(m, n, cfg.seeds[0])))
+    run.figure("incoherence", plots.incoherence(*_before_and_after(m, n, seeds[0])))
 
 
 def _before_and_after(m: int, n: int, seed: int) -> tuple:
@@ -77,6 +78,7 @@ def study_gaussian(cfg: Any, run: Run) -> None:
 def study_layers(cfg: Any, run: Run) -> None:
     """E3: relative proxy error of every method, ablations included, on the synthetic layer; means over seeds."""
     settings.check_methods((*cfg.methods, *cfg.two_bits_only), METHODS)
+    seeds = run.seeds(cfg.seeds)
     plan = [
         (method, method, bits, None)
         for method in cfg.methods
@@ -89,14 +91,14 @@ def study_layers(cfg: Any, run: Run) -> None:
     for name, method, bits, rho in run.progress(plan, "layers"):
 
         def errors(method: str = method, bits: int = bits, rho: float | None = rho) -> list[float]:
-            layers = [synthetic.layer(cfg.m, cfg.n, seed) for seed in cfg.seeds]
+            layers = [synthetic.layer(cfg.m, cfg.n, seed) for seed in seeds]
             return [
                 quantize_linear(W, H, method, bits, seed, rho=rho).proxy_error
-                for seed, (W, H) in zip(cfg.seeds, layers, strict=True)
+                for seed, (W, H) in zip(seeds, layers, strict=True)
             ]
 
         found = run.stage(f"layers-{name}{bits}", errors)
-        each = {f"seed {seed}": value for seed, value in zip(cfg.seeds, found, strict=True)}
+        each = {f"seed {seed}": value for seed, value in zip(seeds, found, strict=True)}
         rows.append({"method": name, "bits": bits, "proxy_error": mean(found), **each})
         run.log({f"layers.{name}{bits}": mean(found)})
     run.table("layers", rows)

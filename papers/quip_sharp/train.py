@@ -32,7 +32,7 @@ def language_model(cfg, run: Run) -> None:
     """A language model under every method and number of bits, and what fine-tuning brings back."""
     from common.metrics.language import perplexity
     from papers.quip_sharp import data, plots
-    from papers.quip_sharp.pipeline import Quantizer
+    from papers.quip_sharp.pipeline import Quantizer, plan
 
     inputs = data.load(cfg, run)
 
@@ -47,7 +47,7 @@ def language_model(cfg, run: Run) -> None:
     ]
     quantizer = Quantizer(cfg, run, inputs)  # sec. 3.4: Hessians from the original model, once for all methods
 
-    for method, bits, tuned in run.progress(quantizer.plan(), "methods"):
+    for method, bits, tuned in run.progress(plan(cfg), "methods"):
         name = f"{method}{'_ft' if tuned else ''}"
 
         def job(method: str = method, bits: int = bits, tuned: bool = tuned) -> dict:

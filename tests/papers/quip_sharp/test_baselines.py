@@ -5,6 +5,7 @@ import torch
 
 from papers.quip_sharp import synthetic
 from papers.quip_sharp.baselines import gptq, gptq_columns, minmax_grid, quip, rescale, round_to_grid, rtn
+from papers.quip_sharp.incoherence import draw, rotate
 from papers.quip_sharp.ldlq import proxy_error
 
 
@@ -56,6 +57,59 @@ def test_gptq_survives_inputs_that_never_fire():
     assert torch.isfinite(W_hat).all()
     assert (W_hat[:, 3] == 0).all()
     assert torch.isfinite(gptq(W, torch.zeros(32, 32), 2)).all()
+
+
+# ---- each baseline again, written down a second time and as plainly as can be: what is compared with must not be weak
+
+
+def rtn_by_rows(W, bits):
+    W_hat = torch.empty_like(W)
+    for i, row in enumerate(W):
+        low, high = min(row.min().item(), 0), max(row.max().item(), 0)
+        step = (high - low) / (2**bits - 1)
+        zero = round(-low / step)
+        W_hat[i] = torch.tensor([step * (min(max(round(w / step) + zero, 0), 2**bits - 1) - zero) for w in row.tolist()])
+    return W_hat
+
+
+def gptq_by_solving(W, H, bits):
+    """Column after column; those still free answer each error by the minimum of the loss with all before them held."""
+    step, zero = minmax_grid(W, bits)
+    H = H + 0.01 * H.diagonal().mean() * torch.eye(len(H))
+    W_hat, target = torch.empty_like(W), W.clone()
+    for i in range(len(H)):
+        W_hat[:, i] = round_to_grid(target[:, i : i + 1], step, zero, bits)[:, 0]
+        free = slice(i + 1, None)
+        error = (W - W_hat)[:, : i + 1]
+        target[:, free] = W[:, free] + error @ torch.linalg.solve(H[free, free], H[free, : i + 1]).T
+    return W_hat
+
+
+def quip_in_dense_matrices(W, H, bits, generator):
+    (m, n), H = W.shape, H / H.diagonal().mean()
+    s = (H.diagonal() / W.square().mean(0)) ** 0.25
+    U, V = (rotate(draw("kron", size, generator), torch.eye(size, dtype=torch.float64)).T for size in (m, n))
+    W_tilde, H = U @ (W * s) @ V.T, V @ (H / torch.outer(s, s)) @ V.T
+    H = H * n / H.trace() + 0.01 * torch.eye(n)
+    grid = 2.4 * W_tilde.square().mean().sqrt() * torch.linspace(-1, 1, 2**bits, dtype=torch.float64)
+    W_hat = W_tilde.clone()
+    for k in reversed(range(n)):
+        # the free columns left of k will answer the errors of k and of all to its right: S is the loss that is left then
+        left, right = slice(None, k), slice(k, None)
+        S = H[right, right] - H[right, left] @ torch.linalg.solve(H[left, left], H[left, right])
+        target = W_tilde[:, k] + (W_tilde - W_hat)[:, k + 1 :] @ S[0, 1:] / S[0, 0]
+        W_hat[:, k] = grid[(target[:, None] - grid).abs().argmin(1)]
+    return U.T @ W_hat @ V / s
+
+
+@pytest.mark.parametrize("bits", [2, 3, 4])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_baselines_agree_with_their_plain_forms(bits, seed):
+    W, H = synthetic.layer(12, 48, seed)
+    W = W.double()
+    assert torch.allclose(rtn(W, bits), rtn_by_rows(W, bits), atol=1e-6)
+    assert torch.allclose(gptq(W, H, bits), gptq_by_solving(W, H, bits), atol=1e-6)
+    assert torch.allclose(quip(W, H, bits, gen(seed)), quip_in_dense_matrices(W, H, bits, gen(seed)), atol=1e-6)
 
 
 @pytest.mark.parametrize("bits", [2, 3, 4])

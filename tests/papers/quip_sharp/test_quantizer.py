@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from papers.quip_sharp import synthetic
+from papers.quip_sharp import baselines, synthetic
 from papers.quip_sharp.incoherence import rotate_weight, unrotate_weight
 from papers.quip_sharp.linear import QuantLinear
 from papers.quip_sharp.quantizer import BASELINES, METHODS, RECIPES, quantize_linear, widths
@@ -45,6 +45,25 @@ def test_order_of_merit_at_two_bits():
     assert error["quip_sharp_no_rht"] >= 1.5 * error["quip_sharp"]
     assert error["quip_sharp_no_ldlq"] >= 1.5 * error["quip_sharp"]
     assert error["quip_sharp_rfft"] == pytest.approx(error["quip_sharp"], rel=0.15)
+
+
+@pytest.mark.parametrize(
+    ("method", "errors"),
+    [("rtn", (0.61, 0.60)), ("gptq", (0.357, 0.347)), ("quip", (0.0381, 0.0372)), ("quip_sharp", (0.0173, 0.0180))],
+)
+def test_two_bit_errors_are_those_of_an_independent_implementation(method, errors):
+    """E3 at its full size: measured there on two layers, here on three others, which are 20 % apart at most in the mean.
+    A weaker baseline would flatter QuIP#, a stronger one would not be the baseline."""
+    layers = [synthetic.layer(256, 512, seed) for seed in range(3)]
+    found = [quantize_linear(W, H, method, 2, seed).proxy_error for seed, (W, H) in enumerate(layers)]
+    assert sum(found) / 3 == pytest.approx(sum(errors) / 2, rel=0.2)
+
+
+def test_baselines_are_run_with_their_own_settings(layer):
+    W, H = layer
+    expected = {"rtn": baselines.rtn(W, 3), "gptq": baselines.gptq(W, H, 3), "quip": baselines.quip(W, H, 3, gen(5))}
+    for method, weight in expected.items():
+        assert torch.equal(quantize_linear(W, H, method, 3, 5).weight, weight), method
 
 
 def test_without_e8_the_error_is_that_of_the_scalar_grid():

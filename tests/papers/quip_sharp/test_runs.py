@@ -189,7 +189,7 @@ def test_unknown_methods_and_widths_are_refused(line, words):
 
 def test_plan_has_each_tuned_model_after_the_one_it_begins_with_and_ablations_at_two_bits():
     line = ["methods=[rtn,quip_sharp]", "bits=[2,3]", "ablations=[quip_sharp_d4]", "finetune=true", "tuning.bits=[2,4]"]
-    plan = Quantizer(configs.compose("quip_sharp", "train", line), None, None).plan()
+    plan = pipeline.plan(configs.compose("quip_sharp", "train", line))
     assert plan == [("rtn", 2, False), ("quip_sharp", 2, False), ("quip_sharp", 2, True), ("quip_sharp_d4", 2, False),
                     ("rtn", 3, False), ("quip_sharp", 3, False), ("quip_sharp", 4, True)]  # fmt: skip
 
