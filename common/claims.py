@@ -111,7 +111,8 @@ def judge(claims: list[dict[str, Any]], experiment: str, metrics: Mapping[str, A
     data: the run's data records, for `requires`. Returns the claims and notes on what could not be judged. A figure that
     was measured and is NaN does not hold.
     """
-    judged, notes = [], []
+    judged, notes, unmeasured = [], [], []
+    elsewhere: dict[str, list[str]] = {}  # what is required and not here -> claims
     for claim in claims:
         if experiment not in claim["experiments"]:
             continue
@@ -121,15 +122,19 @@ def judge(claims: list[dict[str, Any]], experiment: str, metrics: Mapping[str, A
         value, holds = source.get(key), None
         if missing:
             absent = [f"that {name[1:]} is not used" if name.startswith("!") else name for name in missing]
-            notes.append(f"claim {claim['id']} is not judged in this run: it requires {', '.join(absent)}")
+            elsewhere.setdefault(", ".join(absent), []).append(claim["id"])
         elif key not in source:
-            notes.append(f"claim {claim['id']} is not judged: {name} was not measured")
+            unmeasured.append(f"{claim['id']} ({name})")
         elif value is None or not math.isfinite(value):
             value, holds = None, False if claim["op"] != "report" else None
             notes.append(f"claim {claim['id']}: {name} is not a finite number")
         else:
             holds = verdict(claim, value)
         judged.append(claim | {"value": None if missing else value, "holds": holds})
+    for need, ids in elsewhere.items():
+        notes.append(f"not judged in this run, as it requires {need}: {', '.join(ids)}")
+    if unmeasured:
+        notes.append(f"not judged in this run, as it was not measured: {', '.join(unmeasured)}")
     return judged, notes
 
 

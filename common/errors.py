@@ -47,7 +47,13 @@ def user_errors(about: str = "") -> Iterator[None]:
 
 
 def as_user_error(error: BaseException) -> BaseException:
-    """OSErrors that the user can fix, as a UserError that says how; anything else unchanged."""
+    """What the user can fix, as a UserError that says how: most OSErrors, and too little memory. Anything else unchanged."""
+    if isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError) and "memory" in str(error) and "alloc" in str(error)
+    ):
+        return UserError(
+            f"not enough memory ({str(error).splitlines()[0] if str(error) else 'MemoryError'}): choose smaller sizes or batches"
+        )
     if not isinstance(error, OSError) or error.errno not in USER_ERRNO:
         return error
     where = f" ({error.filename})" if error.filename else ""

@@ -34,6 +34,12 @@ def process_state(run: Run) -> Iterator[None]:
         for name in set(os.environ) - set(before):
             del os.environ[name]
         os.environ.update(before)
+        if (
+            "numba" in sys.modules
+        ):  # it kept the number of threads that it was imported with, and will not hear of another
+            import numba
+
+            os.environ["NUMBA_NUM_THREADS"] = str(numba.config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined]
         if "torch" in sys.modules:
             import torch
 

@@ -89,7 +89,7 @@ def show_result(data: Mapping[str, Any]) -> None:
             print(f"({name}: {len(rows)} rows in all, in result.json)")
     if not data["tables"] and data["metrics"]:
         show("metrics", [{"metric": name, "value": value} for name, value in data["metrics"].items()])
-    if data["claims"]:
-        show("claims", claim_rows(data["claims"]))
+    if measured := [claim for claim in data["claims"] if (claim["value"], claim["holds"]) != (None, None)]:
+        show("claims", claim_rows(measured))
     for note in data["notes"]:
         print(f"note: {note}")

@@ -168,11 +168,19 @@ def _unpack_smollm(found: Path, target: Path) -> None:
 
 
 def on_meta(architecture: Mapping[str, Any]) -> Any:
-    """A causal LM without memory for its weights, from its dimensions as YAML has them (`model_type` and its config's keys)."""
+    """A causal LM without memory for its weights, from its dimensions as YAML has them (`model_type` and its config's keys).
+
+    UserError where transformers makes no model of them.
+    """
     import torch
     import transformers
 
     options = dict(architecture)
-    config = transformers.AutoConfig.for_model(options.pop("model_type"), **options)
-    with torch.device("meta"):
-        return transformers.AutoModelForCausalLM.from_config(config)
+    try:
+        config = transformers.AutoConfig.for_model(options.pop("model_type"), **options)
+        with torch.device("meta"):
+            return transformers.AutoModelForCausalLM.from_config(config)
+    except Exception as error:  # every architecture checks its own dimensions, each in its own way
+        raise UserError(
+            f"model.architecture makes no model ({str(error).splitlines()[-1].strip() if str(error) else error!r}): mend its dimensions"
+        ) from error

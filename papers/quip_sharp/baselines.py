@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from papers.quip_sharp.incoherence import draw, rotate_hessian, rotate_weight, unrotate_weight
-from papers.quip_sharp.ldlq import check_hessian, factor, ldlq, tune_pass
+from papers.quip_sharp.ldlq import damped, factor, ldlq, second_moment, tune_pass
 
 # ---------------------------------------------------------------------------------------------- round to nearest
 
@@ -37,15 +37,22 @@ def rtn(W: Tensor, bits: int) -> Tensor:
 
 
 def gptq(W: Tensor, H: Tensor, bits: int, *, damping: float = 0.01, block: int = 128) -> Tensor:
-    """GPTQ on the same grids as `rtn`. Inputs that never fire (H_ii = 0) get weight 0, as in the original."""
-    check_hessian(H)
-    H, W = H.double().clone(), W.clone()
+    """GPTQ on the same grids as `rtn`. Inputs that never fire (H_ii = 0) get weight 0, as in the original.
+
+    The damping, of the mean diagonal, is doubled until H is positive definite. ValueError where 1 is too little.
+    """
+    H, W = second_moment(H).double().clone(), W.clone()
     dead = H.diagonal() == 0
     H.diagonal()[dead] = 1
     W[:, dead] = 0
-    H.diagonal().add_(damping * H.diagonal().mean())
+    undamped = H.diagonal().clone()
     step, zero = minmax_grid(W, bits)
-    return gptq_columns(W, H, lambda w: round_to_grid(w, step, zero, bits), block)
+
+    def attempt(damping: float) -> Tensor:
+        H.diagonal().copy_(undamped + damping * undamped.mean())
+        return gptq_columns(W, H, lambda w: round_to_grid(w, step, zero, bits), block)
+
+    return damped(attempt, damping)[0]
 
 
 def gptq_columns(W: Tensor, H: Tensor, quantize: Callable[[Tensor], Tensor], block: int = 128) -> Tensor:
@@ -90,8 +97,7 @@ def quip(
     The grid has 2^bits points on [-range_rms, range_rms] x rms(W~). greedy_passes: coordinate-descent passes after
     LDLQ (monotone, since the blocks have one column).
     """
-    check_hessian(H)
-    H = H.double()
+    H = second_moment(H).double()
     s = rescale(W, H)
     m, n = W.shape
     U, V = draw("kron", m, generator), draw("kron", n, generator)

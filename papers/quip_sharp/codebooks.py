@@ -1,4 +1,4 @@
-"""The quantisers by name: E8P, its residual extensions to 3 and 4 bits, 1-bit E8, D4 and scalar grids (sec. 3.6, 3.7).
+"""The quantisers by name: E8P, its residual extensions to 3 and 4 bits, 1-bit E8, D4 and scalar grids (sec. 4.2, 4.3).
 
     codebook = get("e8p_rvq3")
     x_hat, codes = codebook.quantize(x * codebook.scale)      # x: (..., 8) of unit variance
@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from functools import cache, partial
 from itertools import pairwise, product
 from math import ceil, erf, exp, pi, sqrt
+from numbers import Real
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -104,11 +106,10 @@ class Codebook:
         return rows.mul_(0.25)
 
 
-@cache
+@e8p.constant
 def in_quarters(table: Callable[[], Tensor], device: torch.device) -> Tensor:
     """A stage's entries, (2^width,) int64: the eight values of an entry in quarters, a byte each, the first value lowest."""
-    with torch.inference_mode(False):
-        return (table() * 4).to(torch.int8).contiguous().view(torch.int64).flatten().to(device)
+    return (table() * 4).to(torch.int8).contiguous().view(torch.int64).flatten().to(device)
 
 
 def get(name: str, residual_scale: float | None = None) -> Codebook:
@@ -119,7 +120,16 @@ def get(name: str, residual_scale: float | None = None) -> Codebook:
         return _BUILDERS[name]()
     if not name.startswith("e8p_rvq"):
         raise ValueError(f"codebook {name!r} has no residual stage, so no residual_scale")
-    return _BUILDERS[name](residual_scale)
+    return _BUILDERS[name](number("residual_scale", residual_scale, "positive (2.04 and 3.45 are its defaults)"))
+
+
+def number(name: str, value: Any, rule: str, least: float = 1e-12) -> float:
+    """A setting as a float. TypeError where it is no number, ValueError where it is not in [least, 1e12]."""
+    if not isinstance(value, Real) or isinstance(value, bool):
+        raise TypeError(f"{name} must be a number, got {type(value).__name__}")
+    if not least <= value <= 1e12:  # type: ignore[operator]  # (float(value) may overflow)
+        raise ValueError(f"{name} must be {rule}, got {value}")
+    return float(value)
 
 
 # ------------------------------------------------------------------------------------------------------- one stage
@@ -138,55 +148,52 @@ def _table(name: str, bits: int, scale: float, grid: Callable[[], Tensor]) -> Co
 
 
 def _nearest(grid: Callable[[], Tensor], x: Tensor) -> Tensor:
-    x = x if x.dtype == torch.float64 else x.float()
+    score = partial(_best, grid)
+    return e8p.encode_vectors(x, grid().shape[1], score, score)
+
+
+def _best(grid: Callable[[], Tensor], x: Tensor) -> Tensor:
     table = e8p.cached_copy(grid, x.dtype, x.device)
-    if x.shape[-1] != table.shape[1]:
-        raise ValueError(f"this codebook takes blocks of {table.shape[1]} weights, got a last axis of {x.shape[-1]}")
-    if not torch.isfinite(x).all():
-        raise ValueError("cannot encode NaN or infinite weights")
     scorer, norms = 2 * table.T, table.square().sum(1)
-    parts = [(part @ scorer - norms).argmax(1) for part in x.reshape(-1, table.shape[1]).split(1 << 13)]
-    return torch.cat(parts).reshape(x.shape[:-1])
+    return torch.cat([(part @ scorer - norms).argmax(1) for part in x.split(1 << 13)])
 
 
 def _lookup(grid: Callable[[], Tensor], codes: Tensor) -> Tensor:
-    table = e8p.cached_copy(grid, torch.float32, codes.device)
-    return table.index_select(0, codes.flatten().long()).view(*codes.shape, table.shape[1])
+    return e8p.look_up(e8p.cached_copy(grid, torch.float32, codes.device), codes)
 
 
-@cache
+@e8p.constant
 def e8_ball() -> Tensor:
     """1-bit E8, (256, 8) float32: the 241 vectors of E8 with norm^2 <= 2, and 15 of norm^2 4 (+-2 e_i, not -2 e_8)."""
-    with torch.inference_mode(False):
-        integer = torch.tensor(list(product((-1.0, 0.0, 1.0), repeat=8)))
-        half = torch.tensor(list(product((-0.5, 0.5), repeat=8)))
-        near = [v[(v.sum(1) % 2 == 0) & (v.square().sum(1) <= 2)] for v in (integer, half)]  # 113 and 128
-        return torch.cat([*near, 2 * torch.eye(8), -2 * torch.eye(8)[:7]])
+    integer = torch.tensor(list(product((-1.0, 0.0, 1.0), repeat=8)))
+    half = torch.tensor(list(product((-0.5, 0.5), repeat=8)))
+    near = [v[(v.sum(1) % 2 == 0) & (v.square().sum(1) <= 2)] for v in (integer, half)]  # 113 and 128
+    return torch.cat([*near, 2 * torch.eye(8), -2 * torch.eye(8)[:7]])
 
 
-@cache
+@e8p.constant
 def d4_ball() -> Tensor:
     """D4: the 256 half-integer 4-vectors with an even sum and norm^2 <= 9. (256, 4) float32."""
-    with torch.inference_mode(False):
-        grid = torch.tensor(list(product([k / 2 for k in range(-5, 6, 2)], repeat=4)))
-        return grid[(grid.sum(1) % 2 == 0) & (grid.square().sum(1) <= 9)]
+    grid = torch.tensor(list(product([k / 2 for k in range(-5, 6, 2)], repeat=4)))
+    return grid[(grid.sum(1) % 2 == 0) & (grid.square().sum(1) <= 9)]
 
 
 def _scalar(bits: int, scale: float) -> Codebook:
     """The half-integer grid {+-1/2, ..., +-(2^bits - 1)/2}, one weight at a time."""
     half = 2 ** (bits - 1)
 
-    def encode(x: Tensor) -> Tensor:
-        if x.shape[-1] != 1:
-            raise ValueError(f"scalar codebooks take blocks of one weight, got a last axis of {x.shape[-1]}")
-        if not torch.isfinite(x).all():
-            raise ValueError("cannot encode NaN or infinite weights")
+    def nearest(x: Tensor) -> Tensor:
         return x.squeeze(-1).floor().clamp(-half, half - 1).long() + half
 
-    def decode(codes: Tensor) -> Tensor:
-        return (codes.float() - (half - 0.5)).unsqueeze(-1)
+    def encode(x: Tensor) -> Tensor:
+        return e8p.encode_vectors(x, 1, nearest, nearest)
 
-    return Codebook(f"scalar{bits}", bits, 1, scale, (bits,), encode, decode)
+    return Codebook(f"scalar{bits}", bits, 1, scale, (bits,), encode, partial(_lookup, _levels(bits)))
+
+
+@cache  # so that it is one and the same function, whose table is copied to a device once
+def _levels(bits: int) -> Callable[[], Tensor]:
+    return lambda: torch.arange(2**bits)[:, None] - (2**bits - 1) / 2
 
 
 # ------------------------------------------------------------------------------------------------ residual stages
@@ -197,11 +204,14 @@ def residual(name: str, scale: float, r: float, first: Codebook, second: Codeboo
     (width,) = second.widths
 
     def encode(x: Tensor) -> Tensor:
-        x = x if x.dtype == torch.float64 else x.float()
+        x = e8p.as_float(x)
+        if x.numel() and e8p.largest(x) > e8p.LONGEST:  # or the remainder's scale may take it out of float32
+            x = e8p.shorten(x)
         x1, code1 = first.quantize(x)
         return (code1 << width) | second.encode((x - x1) * r)
 
     def decode(codes: Tensor) -> Tensor:
+        e8p.check_words(codes, 1 << (sum(first.widths) + width))
         codes = codes.long()
         return first.decode(codes >> width) + second.decode(codes & (2**width - 1)) / r
 
@@ -254,7 +264,7 @@ def _from_bytes(packed: Tensor, width: int, n: int) -> Tensor:
 
 
 def lloyd_max(bits: int, iterations: int = 1000) -> tuple[list[float], float]:
-    """The best scalar quantiser of N(0, 1): its 2^bits levels and its mean squared error (reference, sec. 9 E2)."""
+    """The best scalar quantiser of N(0, 1): its 2^bits levels and its mean squared error (a reference for E2)."""
     count = 2 ** (bits - 1)
     levels = [(i + 0.5) * 2.0 / count for i in range(count)]  # the positive half; the rest by symmetry
     for _ in range(iterations):

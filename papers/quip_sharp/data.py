@@ -33,10 +33,6 @@ def load(cfg: Any, run: Run) -> Inputs:
     where = language.find(cfg.model.path)
     model, tokenizer = language.load(cfg.model.path, run=run, dtype=cfg.model.dtype, device=run.device)
     context = cfg.data.context
-    if cfg.finetune and cfg.model.dtype != "float32":
-        raise UserError(
-            f"finetune=true needs model.dtype=float32, not {cfg.model.dtype}: Adam's steps vanish in half precision"
-        )
     check_context(model, context)
     head = output_head(model)
     if not any(isinstance(module, nn.Linear) and module is not head for module in model.modules()):
@@ -61,17 +57,17 @@ def load(cfg: Any, run: Run) -> Inputs:
         context,
         cfg.data.test_chunks,
     )
-    key = [*model_key(where), model.config.to_json_string(use_diff=False), cfg.model.dtype]
+    config = json.loads(model.config.to_json_string(use_diff=False))
+    config.pop("_name_or_path", None)  # a copy of a folder is the same model
+    key = [*model_key(where), config, cfg.model.dtype]
     return Inputs(model, tokenizer, calibration, tuning, test, key)
 
 
-def check_context(model: nn.Module, context: int) -> None:
+def check_context(model: nn.Module, context: int, what: str = "data.context is") -> None:
     """UserError where the model has no positions for `context` tokens."""
     longest = getattr(model.config, "max_position_embeddings", None)
     if longest and context > longest:
-        raise UserError(
-            f"data.context={context} is more than the model's {longest}: set data.context={longest} or less"
-        )
+        raise UserError(f"{what} {context} tokens, more than the model's {longest}: take {longest} or less")
 
 
 def random_windows(documents: list[str], tokenizer: Any, context: int, n: int, rng: torch.Generator) -> Tensor:

@@ -36,7 +36,9 @@ def estimate(cfg: Any, run: Run) -> None:
     width = max(m.in_features for m in linears)
     hidden = getattr(model.config, "hidden_size", width)
     tokens = cfg.data.calibration_sequences * cfg.data.context
-    itemsize = 2 if cfg.model.dtype in ("bfloat16", "float16") else 4
+    itemsize = 2 if cfg.model.dtype in ("bfloat16", "float16") and not cfg.finetune else 4
+    if cfg.finetune and cfg.model.dtype != "float32":
+        run.note(f"fine-tuning needs model.dtype=float32, which is estimated here, not {cfg.model.dtype}")
     bits = settings.as_list(cfg.bits)
     models = plan(cfg)
     tuned_bits = sum(tuned for _, _, tuned in models)
@@ -68,10 +70,21 @@ def estimate(cfg: Any, run: Run) -> None:
     }
     run.log({"params": params, "quantised_params": quantised, "layers": len(layers), "hours": sum(hours.values())})
     # the device holds memory_gb; the computer's memory (or the folder `offload`) the hidden states; the cache the Hessians
-    run.log({"memory_gb": sum(gb.values()), "hidden_states_gb": states, "cached_hessians_gb": cached})
+    totals = {"memory_gb": sum(gb.values()), "hidden_states_gb": states, "cached_hessians_gb": cached}
+    run.log(totals)
+    where = f"files in {cfg.offload}" if cfg.offload else "the computer's memory (offload=FOLDER: files)"
+    run.table(
+        "needs",
+        [
+            {"what": "memory of the device", "gb": totals["memory_gb"]},
+            {"what": f"hidden states, in {where}", "gb": states},
+            {"what": "Hessians, on disk in the cache", "gb": cached},
+            {"what": "time", "hours": sum(hours.values())},
+        ],
+    )
     run.table("memory", [{"what": name, "gb": value} for name, value in gb.items()])
     run.table("time", [{"what": name, "hours": value} for name, value in hours.items()])
-    kind = "one data-centre GPU" if speed is SPEED["cuda"] else "two CPU cores"
+    kind = "one data-centre GPU (device=cpu: for two cores)" if speed is SPEED["cuda"] else "two CPU cores"
     run.note(
         f"dry run, nothing was quantised. Estimated for {kind}: "
         + ", ".join(f"{name} at {value:g} per s" for name, value in speed.items())

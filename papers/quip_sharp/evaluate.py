@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from common.errors import UserError
 from common.experiment import Run, experiment
 
 
 @experiment("quip_sharp")
 def evaluate(cfg, run: Run) -> None:
     import math
+
+    import torch
 
     import papers.quip_sharp.hf  # noqa: F401  (so that quantised folders load)
     from common.data import text
@@ -26,6 +29,10 @@ def evaluate(cfg, run: Run) -> None:
         "losses",
         lambda: chunk_losses(model, chunks, cfg.batch_size, lambda batches: run.progress(batches, "evaluate")),
     )
+    if not torch.isfinite(losses).all():
+        raise UserError(
+            f"{cfg.model.path} gives losses that are not finite: its weights are damaged, or overflow in {cfg.model.dtype}"
+        )
     found = {"perplexity": math.exp(losses.mean().item()), "context": cfg.data.context, "chunks": len(chunks)}
     try:
         found["bits_per_byte"] = bits_per_byte(losses, chunks, text.token_bytes(tokenizer))
@@ -34,8 +41,12 @@ def evaluate(cfg, run: Run) -> None:
     if any(isinstance(module, QuantLinear) for module in model.modules()):
         found["bits_per_weight"] = bits_per_weight(model)
     run.log(found)
+    run.table("summary", [found])
     if cfg.prompt is not None:
         ids = tokenizer(cfg.prompt, return_tensors="pt").input_ids.to(run.device)
+        if not ids.numel():
+            raise UserError("prompt is empty: give some text, or leave it out")
+        data.check_context(model, ids.shape[1] + cfg.new_tokens, "prompt and new_tokens together take")
         written = model.generate(ids, max_new_tokens=cfg.new_tokens, do_sample=False)
         run.table("generated", [{"text": tokenizer.decode(written[0])}])
 

@@ -104,7 +104,7 @@ def finetune_model(
     a fraction of the memory. loop: see `fit`, whose history is returned. ValueError where there are too few sequences, or
     no QuantLinear.
     """
-    check_calibration(tokens)
+    check_calibration(tokens, model)
     if len(tokens) < tuning.sequences or tuning.train < 1 or tuning.valid < 1:
         raise ValueError(
             f"need training and validation sequences, got {len(tokens)} in all for train={tuning.train} and "

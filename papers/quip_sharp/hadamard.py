@@ -6,10 +6,13 @@ Where a size has no such factorisation, an FFT with random phases does the same 
 """
 
 from functools import cache
+from numbers import Integral
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from papers.quip_sharp.e8p import constant
 
 # Base orders K = 4 * odd, in the order they are looked up (n = odd * 2^q needs q >= 2, so K is unique).
 PALEY_I = {12: 11, 20: 19, 60: 59, 108: 107, 140: 139}  # K = q + 1,    q prime = 3 mod 4
@@ -48,8 +51,10 @@ SYLVESTER_BLOCK = 4
 def hadamard_matrix(K: int) -> Tensor:
     """Hadamard matrix of order K, (K, K) float32 with entries +-1 and H H^T = K I.
 
-    K: 2^q, or one of the twelve base orders `BASES`. Raises ValueError otherwise.
+    K: 2^q, or one of the twelve base orders `BASES`. Raises ValueError otherwise, TypeError where K is not an integer.
     """
+    if isinstance(K, bool) or not isinstance(K, Integral):
+        raise TypeError(f"the order of a Hadamard matrix must be an integer, got {K!r}")
     return torch.from_numpy(_matrix(K).astype(np.float32))
 
 
@@ -148,7 +153,7 @@ def transform(x: Tensor, inverse: bool = False) -> Tensor:
     inverse=True applies V^T, which differs where V is not symmetric. Half precisions are computed in float32. Returns
     (..., n) of x's dtype, float32 for integers. ValueError where n is odd and larger than 1, or 0: pad (see `padded_size`).
     """
-    x = x if x.is_floating_point() or x.is_complex() else x.float()
+    x = _real(x)
     n = x.shape[-1]
     parts = factor(n)
     if parts is None and n % 2 == 0 and n > 0:
@@ -171,6 +176,13 @@ def transform(x: Tensor, inverse: bool = False) -> Tensor:
     return (y * n**-0.5).reshape(x.shape).to(x.dtype)
 
 
+def _real(x: Tensor) -> Tensor:
+    """x, float32 for integers. ValueError for what has no last axis of real numbers."""
+    if x.ndim == 0 or x.is_complex():
+        raise ValueError(f"a transform needs real numbers (..., n), got shape {tuple(x.shape)} {x.dtype}")
+    return x if x.is_floating_point() else x.float()
+
+
 def _along(M: Tensor, x: Tensor, inner: int) -> Tensor:
     """Multiply by M (k, k) along the axis of length k that has `inner` entries to its right."""
     k = M.shape[0]
@@ -179,11 +191,10 @@ def _along(M: Tensor, x: Tensor, inner: int) -> Tensor:
     return torch.matmul(M, x.reshape(-1, k, inner))  # (N, k, inner)
 
 
-@cache
+@constant
 def _factor_matrix(K: int, transpose: bool, dtype: torch.dtype, device: torch.device) -> Tensor:
     H = _matrix(K).T if transpose else _matrix(K)
-    with torch.inference_mode(False):  # a cached inference tensor could not take part in a later backward pass
-        return torch.tensor(H.astype(np.float64), dtype=dtype, device=device)
+    return torch.tensor(H.astype(np.float64), dtype=dtype, device=device)
 
 
 # ------------------------------------------------------------------------------------------------ the FFT stand-in
@@ -195,9 +206,12 @@ def rfft(x: Tensor, phases: Tensor, inverse: bool = False) -> Tensor:
     Consecutive pairs of x (..., n) are read as n/2 complex numbers c, then c <- FFT_orthonormal(exp(i phases) * c).
     phases: (n/2,) in [0, 2 pi). inverse=True applies the transpose. Half precisions are computed in float32.
     """
+    x = _real(x)
     n = x.shape[-1]
     if n % 2 or phases.shape != (n // 2,):
         raise ValueError(f"rfft needs an even size and n/2 phases, got size {n} and phases {tuple(phases.shape)}")
+    if x.numel() == 0:
+        return x
     dtype = torch.float32 if x.dtype in (torch.float16, torch.bfloat16) else x.dtype
     theta = phases.to(dtype)
     turn = torch.complex(theta.cos(), -theta.sin() if inverse else theta.sin())

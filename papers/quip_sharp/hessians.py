@@ -21,9 +21,13 @@ SHARED_INPUT = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 
 
 class SecondMoment:
-    """Streaming E[x x^T] of n features in float64: count, mean and centred scatter, merged by Chan's formula."""
+    """Streaming E[x x^T] of n features in float64: count, mean and centred scatter, merged by Chan's formula.
 
-    def __init__(self, n: int, device: torch.device | str = "cpu"):
+    name: of the linear whose inputs these are, for what there is to say about them.
+    """
+
+    def __init__(self, n: int, device: torch.device | str = "cpu", name: str = "the layer"):
+        self.name = name
         self.count = 0
         self.mean = torch.zeros(n, dtype=torch.float64, device=device)
         self.scatter = torch.zeros(n, n, dtype=torch.float64, device=device)  # sum (x - mean)(x - mean)^T
@@ -50,9 +54,14 @@ class SecondMoment:
         self.count = total
 
     def matrix(self) -> Tensor:
-        """H = E[x x^T], not centred. (n, n) float64. ValueError where nothing was seen."""
+        """H = E[x x^T], not centred. (n, n) float64. ValueError where nothing was seen, or NaN or infinities."""
         if not self.count:
-            raise ValueError("no inputs seen: the layer was not reached by the calibration data")
+            raise ValueError(f"no inputs seen: {self.name} was not reached by the calibration data")
+        if not torch.isfinite(self.scatter).all():
+            raise ValueError(
+                f"the inputs of {self.name} have NaN or infinite entries: the model overflows on its calibration data "
+                "(run it in float32 or bfloat16, and check the calibration tokens)"
+            )
         return self.scatter / self.count + torch.outer(self.mean, self.mean)
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -132,6 +141,7 @@ def walk(
     offload: str | None = None,
 ) -> Iterator[Visit]:
     """Visit the decoder layers in order. A layer may be changed while it is visited: its outputs are computed already.
+    Its Hessians are gone once the next visit is asked for.
 
     calibration: (n_seq, ctx) int64. keep: sequences whose hidden states the visit offers (rounded up to whole batches).
     moments: whether to accumulate the Hessians, or the names of the layers to do it for.
@@ -140,7 +150,7 @@ def walk(
     found = decoder_layers(model)
     if found is None:
         raise ValueError("the model has no ModuleList of decoder layers to walk through")
-    check_calibration(calibration)
+    check_calibration(calibration, model)
     prefix, layers = found
     training = model.training
     model.eval()
@@ -157,7 +167,7 @@ def walk(
 
             name = f"{prefix}.{index}"
             wanted = moments if isinstance(moments, bool) else name in moments
-            hessians = InputMoments(layer, groups_of(layer) if wanted else [])
+            hessians = InputMoments(layer, groups_of(layer) if wanted else [], f"{name}.")
             kept_inputs = []
             with hessians:
                 for i, x in enumerate(hidden):
@@ -166,15 +176,29 @@ def walk(
                     hidden[i] = call(x)  # outputs replace inputs at once: one layer's hidden states in memory
             kept = [hidden[i] for i in range(len(kept_inputs))]
             yield Visit(name, layer, hessians.moments, kept_inputs, kept, call)
+            hessians.moments.clear()  # or this layer's accumulators would be in memory beside the next one's
     finally:
         hidden.close()
         model.train(training)
 
 
-def check_calibration(calibration: Tensor) -> None:
+def check_calibration(calibration: Tensor, model: nn.Module | None = None) -> None:
+    """ValueError where calibration is not (n_seq, ctx) int64 of tokens and a length that the model has, where it says so."""
+    if not isinstance(calibration, Tensor):
+        got = type(calibration).__name__
+        raise TypeError(f"calibration must be a tensor of token ids (n_seq, ctx) int64, got {got}: see torch.as_tensor")
     if calibration.ndim != 2 or calibration.dtype != torch.int64 or not calibration.numel():
         shape, dtype = tuple(calibration.shape), calibration.dtype
         raise ValueError(f"calibration must be token ids (n_seq, ctx) int64, not empty, got {shape} {dtype}")
+    embedding = getattr(model, "get_input_embeddings", lambda: None)()
+    count = getattr(embedding, "num_embeddings", None)
+    low, high = (int(end) for end in calibration.aminmax())
+    if low < 0 or (count is not None and high >= count):
+        known = "" if count is None else f" below the {count} of the model's vocabulary"
+        raise ValueError(f"calibration has token ids from {low} to {high}: they must be 0 or more{known}")
+    positions = getattr(getattr(model, "config", None), "max_position_embeddings", None)
+    if isinstance(positions, int) and calibration.shape[1] > positions:
+        raise ValueError(f"calibration sequences of {calibration.shape[1]} tokens: the model has {positions} positions")
 
 
 class _Stop(Exception):
@@ -249,15 +273,16 @@ class InputMoments:
     """While entered, accumulates the second moment of what each group of linears reads.
 
     The members of a group must read one and the same input: ValueError where they turn out not to.
+    prefix: what comes before the names in messages.
     """
 
-    def __init__(self, module: nn.Module, groups: list[tuple[str, ...]]):
+    def __init__(self, module: nn.Module, groups: list[tuple[str, ...]], prefix: str = ""):
         self.members = {group: [_linear(module, name) for name in group] for group in groups}
         self.moments = {
-            group: SecondMoment(linears[0].in_features, linears[0].weight.device)
+            group: SecondMoment(linears[0].in_features, linears[0].weight.device, prefix + group[0])
             for group, linears in self.members.items()
         }
-        self.latest: dict[tuple[str, ...], Tensor] = {}
+        self.latest: dict[tuple[str, ...], tuple[Tensor, list[int]]] = {}  # an input, and who has read it
 
     def __enter__(self) -> "InputMoments":
         self.handles = [
@@ -269,11 +294,17 @@ class InputMoments:
 
     def _take(self, group: tuple[str, ...], index: int, module: nn.Module, args: tuple) -> None:
         (x,) = args
-        if index == 0:
+        first, readers = self.latest.get(group, (x, []))
+        if not readers or index in readers:  # whoever comes first, or again, begins anew
             self.moments[group].update(x)
-            self.latest[group] = x
-        elif x is not (first := self.latest.get(group)) and not (first is not None and torch.equal(x, first)):
-            raise ValueError(f"{group[index]} does not read the same input as {group[0]}: they cannot share a Hessian")
+            self.latest[group] = (x, [index])
+        elif x is first or torch.equal(x, first):
+            readers.append(index)
+        else:
+            other = group[readers[0]]
+            raise ValueError(f"{group[index]} does not read the same input as {other}: they cannot share a Hessian")
+        if len(self.latest[group][1]) == len(group):
+            del self.latest[group]
 
     def __exit__(self, *_: object) -> None:
         self.latest.clear()
@@ -295,7 +326,7 @@ def collect_hessians(model: nn.Module, calibration: Tensor, batch_size: int = 8)
     is left out. ValueError where a linear was not reached.
     """
     if decoder_layers(model) is None:
-        check_calibration(calibration)
+        check_calibration(calibration, model)
         return _collect_whole(model, calibration, batch_size)
     return {
         f"{visit.name}.{group[0]}": moment.matrix()

@@ -24,6 +24,12 @@ from papers.quip_sharp.checkpoint import FORMAT, rebuild, structure
 from papers.quip_sharp.linear import QuantLinear
 
 METHOD = "quip_sharp"
+KINDS = {
+    "words": "U8",
+    "SU": "F16",
+    "SV": "F16",
+    "scale": "F32",
+}  # as safetensors names the types of a QuantLinear's tensors
 
 
 @register_quantization_config(METHOD)
@@ -47,8 +53,13 @@ class QuipSharpQuantizer(HfQuantizer):
     quantization_config: Any
 
     def _process_model_before_weight_loading(self, model: Any, checkpoint_files: Any = None, **kwargs: Any) -> Any:
-        with torch.device("meta"):
-            rebuild(model, self.quantization_config.to_dict())
+        try:
+            with torch.device("meta"):
+                rebuild(model, self.quantization_config.to_dict())
+        except (KeyError, IndexError, AttributeError, TypeError) as error:
+            raise ValueError(
+                f"config.json does not describe this model ({error!r}): quantise the model again, or get the folder again"
+            ) from error
         self.files = list(checkpoint_files or [])
         check_tensors(model, self.files)
         return model
@@ -70,6 +81,19 @@ class QuipSharpQuantizer(HfQuantizer):
                         linear._buffers[own] = tensors.get_tensor(key).to(device)
         return model
 
+    def get_state_dict_and_metadata(self, model: Any) -> tuple[None, dict]:
+        """Called first by the model's `save_pretrained`: the config says what the model is now, tensors keep their names."""
+        linears = [module for module in model.modules() if isinstance(module, QuantLinear)]
+        if not linears:
+            raise ValueError("the model has no QuantLinear: quantise it with a QuIP# method first")
+        if any(isinstance(linear.SU, nn.Parameter) for linear in linears):
+            raise ValueError(
+                "the model is being tuned: end that with set_tuning(False) on its QuantLinears before saving"
+            )
+        model.config.quantization_config = self.quantization_config = QuipSharpConfig(**structure(model))
+        model._weight_conversions = []  # or some architectures (gpt_neox, mixtral) are written under the names of old releases
+        return None, {}
+
     def is_serializable(self, **kwargs: Any) -> bool:
         return True
 
@@ -78,20 +102,20 @@ class QuipSharpQuantizer(HfQuantizer):
         return False
 
 
+def attach(model: Any) -> None:
+    """Make the quantised model's own `save_pretrained` write a folder that loads as one."""
+    model.hf_quantizer = QuipSharpQuantizer(QuipSharpConfig(**structure(model)))
+
+
 def save_pretrained(model: Any, folder: str | Path, tokenizer: Any = None) -> None:
     """Write a quantised model so that `from_pretrained` loads it, whole or not at all where the folder is new or empty.
 
-    ValueError where the model has no QuantLinear, or is in tuning.
+    ValueError where the model has no QuantLinear, or is in tuning, or the folder is a file.
     """
-    linears = [module for module in model.modules() if isinstance(module, QuantLinear)]
-    if not linears:
-        raise ValueError("the model has no QuantLinear: quantise it with a QuIP# method first")
-    if any(isinstance(linear.SU, nn.Parameter) for linear in linears):
-        raise ValueError("the model is being tuned: end that with set_tuning(False) on its QuantLinears before saving")
-    config = QuipSharpConfig(**structure(model))
-    model.config.quantization_config = config
-    model.hf_quantizer = QuipSharpQuantizer(config)
     folder = Path(folder).absolute()
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is a file: name a folder")
+    attach(model)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as scratch:
         whole = Path(scratch) / folder.name
@@ -108,7 +132,6 @@ def save_pretrained(model: Any, folder: str | Path, tokenizer: Any = None) -> No
 def check_tensors(model: nn.Module, files: list[str]) -> None:
     """Raise ValueError unless the files hold exactly the model's tensors, whole, of the right shapes, and words that are bytes."""
     expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    aliases = _tied(model)
     found: dict[str, tuple[int, ...]] = {}
     kinds: dict[str, str] = {}
     for file in files:
@@ -116,14 +139,18 @@ def check_tensors(model: nn.Module, files: list[str]) -> None:
             for key in tensors.keys():  # noqa: SIM118
                 part = tensors.get_slice(key)
                 found[key], kinds[key] = tuple(part.get_shape()), part.get_dtype()
-    missing = sorted(set(expected) - set(found) - aliases)
-    unexpected = sorted(set(found) - set(expected))
+    missing, unexpected = set(expected) - set(found), set(found) - set(expected)
+    for group in _tied(model):
+        if present := sorted(group & set(found)):
+            missing -= group
+            unexpected |= set(present[1:])
     wrong = sorted(key for key in expected.keys() & found.keys() if expected[key] != found[key])
-    words = [f"{name}.words" for name, linear in model.named_modules() if isinstance(linear, QuantLinear)]
-    typed = sorted(key for key in words if key in kinds and kinds[key] != "U8")
+    owners = [name for name, linear in model.named_modules() if isinstance(linear, QuantLinear)]
+    own = {f"{name}.{tensor}": kind for name in owners for tensor, kind in KINDS.items()}
+    typed = sorted(key for key, kind in own.items() if kinds.get(key, kind) != kind)
     for keys, what in (
-        (missing, "missing"),
-        (unexpected, "not of this model"),
+        (sorted(missing), "missing"),
+        (sorted(unexpected), "not of this model"),
         (wrong, "of the wrong shape"),
         (typed, "of the wrong type"),
     ):
@@ -134,18 +161,16 @@ def check_tensors(model: nn.Module, files: list[str]) -> None:
             )
 
 
-def _tied(model: nn.Module) -> set[str]:
-    """Names of tensors that another name also has: one of them is enough."""
-    seen: dict[int, str] = {}
-    names = set()
+def _tied(model: nn.Module) -> list[set[str]]:
+    """Names under which one tensor stands, or will once transformers has tied the weights: a file has each of them once."""
+    names: dict[int, set[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
-        if id(parameter) in seen:
-            names |= {name, seen[id(parameter)]}
-        seen.setdefault(id(parameter), name)
-    config = getattr(model, "config", None)
-    if config is not None and getattr(config, "tie_word_embeddings", False):
-        names |= set(getattr(model, "_tied_weights_keys", None) or [])
-    return names
+        names.setdefault(id(parameter), set()).add(name)
+    groups = [group for group in names.values() if len(group) > 1]
+    keys = getattr(model, "_tied_weights_keys", None)
+    if getattr(getattr(model, "config", None), "tie_word_embeddings", False) and isinstance(keys, dict):
+        groups += [{name, source} for name, source in keys.items()]
+    return groups
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ import logging
 from dataclasses import dataclass, field
 from math import log as ln
 from math import sqrt
+from numbers import Integral
 
 import torch
 import torch.nn.functional as F
@@ -42,8 +43,11 @@ class Rotation:
 
 def as_generator(rng: object) -> torch.Generator:
     """A CPU generator from an int seed, a torch.Generator, or any object with a `.torch` generator."""
-    if isinstance(rng, int):
-        return torch.Generator().manual_seed(rng)
+    if isinstance(rng, Integral) and not isinstance(rng, bool):
+        seed = int(rng)
+        if not -(2**63) <= seed < 2**64:
+            raise ValueError(f"a seed must fit into 64 bits, got {seed}")
+        return torch.Generator().manual_seed(seed)
     generator = rng if isinstance(rng, torch.Generator) else getattr(rng, "torch", None)
     if isinstance(generator, torch.Generator):
         if generator.device.type != "cpu":

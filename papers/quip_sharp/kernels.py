@@ -1,4 +1,4 @@
-"""W~ y straight from the packed words, compiled for the CPU (the decompress-multiply step of sec. 3.9 of the notes).
+"""W~ y straight from the packed words, compiled for the CPU (QuIP# algorithm "Inference", its decompress-multiply step).
 
 A row is looked up eight weights at a time, a byte each and in quarters, into a buffer of one byte a weight that stays in the
 nearest cache, and multiplied from there. Nothing but words and look-ups crosses the memory: 2 bits where float32 reads 32.

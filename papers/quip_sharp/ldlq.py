@@ -10,13 +10,16 @@ and eta = (W - W_hat) L, the error that Q itself makes, gives l = tr(eta D eta^T
 
 import logging
 from collections.abc import Callable
-from typing import NamedTuple
+from math import floor, log2
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
+NOT_A_MOMENT = "it is not a second moment (was it averaged or stored in too low a precision?)"
 ROWS = 4096  # rows whose proxy error is computed at a time
 Quantize = Callable[[Tensor], Tensor]  # (m, g) -> (m, g): the nearest entry for every row
 QuantizeCodes = Callable[[Tensor], tuple[Tensor, Tensor]]  # (m, g) -> ((m, g), (m, ...)): the entry and its code
@@ -25,15 +28,45 @@ QuantizeCodes = Callable[[Tensor], tuple[Tensor, Tensor]]  # (m, g) -> ((m, g), 
 # --------------------------------------------------------------------------------------------------- the Hessian
 
 
-def check_hessian(H: Tensor) -> None:
-    """Raise ValueError, in words a user can act on, where H is not a square matrix of finite numbers."""
-    if H.ndim != 2 or H.shape[0] != H.shape[1]:
-        raise ValueError(f"the Hessian must be a square matrix, got shape {tuple(H.shape)}")
+def check_hessian(H: Tensor) -> Tensor:
+    """H in at least float32. ValueError, in words a user can act on, where it is not square, finite and symmetric."""
+    if not isinstance(H, Tensor):
+        raise TypeError(f"the Hessian must be a tensor, got {type(H).__name__}")
+    if H.ndim != 2 or H.shape[0] != H.shape[1] or not H.numel() or H.is_complex():
+        raise ValueError(f"the Hessian must be a square matrix of real numbers, got shape {tuple(H.shape)} {H.dtype}")
+    H = H.to(torch.promote_types(H.dtype, torch.float32))
     if not torch.isfinite(H).all():
         raise ValueError(
             "the Hessian has NaN or infinite entries: the model overflows on its calibration data "
             "(run it in float32 or bfloat16, and check the calibration tokens)"
         )
+    if (H - H.T).abs().amax() > 1e-3 * H.abs().amax():
+        raise ValueError("the Hessian is not symmetric: give the second moment of the inputs, x^T x / N")
+    return H
+
+
+def second_moment(H: Tensor) -> Tensor:
+    """`check_hessian`, and ValueError where H's diagonal shows that it is no inputs' second moment E[x x^T].
+
+    An H of extreme scale is brought to about 1 (by a power of 4: exactly, and its square roots too); only ratios count.
+    """
+    H = check_hessian(H)
+    low, peak = (end.item() for end in H.diagonal().aminmax())
+    if low < -1e-6 * abs(peak) or (peak <= 0 and H.any()):
+        raise ValueError(f"the Hessian has diagonal entries down to {low:g}, so {NOT_A_MOMENT}")
+    return H if peak == 0 or 1e-20 < peak < 1e20 else H / 4.0 ** floor(log2(peak) / 2)
+
+
+def check_weight(W: Tensor, inputs: int) -> None:
+    """ValueError where W is not a matrix (m, inputs) of finite real numbers."""
+    if not isinstance(W, Tensor):
+        raise TypeError(f"the weight must be a tensor, got {type(W).__name__}")
+    if W.ndim != 2 or W.shape[1] != inputs or not len(W):
+        raise ValueError(f"a weight of shape {tuple(W.shape)} does not fit a Hessian of {inputs} inputs")
+    if W.is_complex() or W.dtype == torch.bool:
+        raise ValueError(f"the weight is {W.dtype}: give one of real numbers")
+    if not torch.isfinite(W).all():
+        raise ValueError("the weight has NaN or infinite entries")
 
 
 def regularize(H: Tensor, sigma: float = 1e-2) -> Tensor:
@@ -41,11 +74,11 @@ def regularize(H: Tensor, sigma: float = 1e-2) -> Tensor:
 
     An H of zeros (a layer that never fires) becomes sigma I: every direction then counts the same.
     """
-    check_hessian(H)
+    H = check_hessian(H)
     H = (H + H.T) / 2
     mean = H.diagonal().mean()
     if mean < 0:
-        raise ValueError("the Hessian has a negative trace, so it is not a second moment of anything")
+        raise ValueError(f"the Hessian has a negative trace, so {NOT_A_MOMENT}")
     H = H / mean if mean > 0 else torch.zeros_like(H)
     H.diagonal().add_(sigma)
     return H
@@ -54,11 +87,13 @@ def regularize(H: Tensor, sigma: float = 1e-2) -> Tensor:
 def block_ldl(H: Tensor, block: int) -> tuple[Tensor, Tensor]:
     """Unit block-lower-triangular L and block-diagonal D with H = L D L^T (QuIP# sec. 4.1).
 
-    H: (n, n) float, symmetric positive definite, n % block == 0. Returns L (n, n), D (n/block, block, block).
+    H: (n, n), symmetric positive definite, n % block == 0. Returns L (n, n), D (n/block, block, block), in at least float32.
     Raises LinAlgError where H is not positive definite: regularise it first (`regularize`, or `factor`, which retries).
     """
-    check_hessian(H)
+    H = check_hessian(H)
     n = H.shape[0]
+    if isinstance(block, bool) or not isinstance(block, int):
+        raise TypeError(f"the block must be an integer, got {block!r}")
     if block < 1 or n % block:
         raise ValueError(f"the size of H ({n}) must be a multiple of the block ({block})")
     C = torch.linalg.cholesky(H)
@@ -85,28 +120,43 @@ class Factors(NamedTuple):
     retries: int
 
 
-def factor(H: Tensor, block: int, sigma: float = 1e-2, max_retries: int = 20) -> Factors:
+def factor(H: Tensor, block: int, sigma: float = 1e-2) -> Factors:
     """Regularise and factor H, doubling the damping until it is positive definite. Logged, and counted in `retries`.
 
-    Raises ValueError for NaN, LinAlgError where max_retries doublings do not help.
+    Raises ValueError for NaN, and where damping by the mean diagonal does not help.
     """
-    used = sigma
-    for retry in range(max_retries + 1):
-        regular = regularize(H, used)
+
+    def attempt(damping: float) -> tuple[Tensor, Tensor, Tensor]:
+        regular = regularize(H, damping)
+        L, D = block_ldl(regular, block)
+        if not torch.isfinite(L).all():
+            raise torch.linalg.LinAlgError("the factor overflows")
+        return regular, L, D
+
+    (regular, L, D), used, retries = damped(attempt, sigma)
+    return Factors(regular, L, D, used, retries)
+
+
+def damped(attempt: Callable[[float], T], sigma: float) -> tuple[T, float, int]:
+    """attempt(damping) for the first of sigma, 2 sigma, ... 1 where it raises no LinAlgError, that damping, and retries.
+
+    Raises ValueError where even damping by the mean diagonal is too little.
+    """
+    used, retries = sigma, 0
+    while True:
         try:
-            L, D = block_ldl(regular, block)
+            found = attempt(used)
         except torch.linalg.LinAlgError:
-            used = max(2 * used, 1e-8)
+            if used >= 1:
+                raise ValueError(
+                    f"the Hessian is not positive definite even with damping {used:g} of its mean diagonal: it has large "
+                    f"negative eigenvalues, so {NOT_A_MOMENT}"
+                ) from None
+            used, retries = min(max(2 * used, 1e-8), 1.0), retries + 1
             continue
-        if torch.isfinite(L).all():
-            if retry:
-                log.warning("Hessian not positive definite: damping %g, doubled %d times to %g", sigma, retry, used)
-            return Factors(regular, L, D, used, retry)
-        used = max(2 * used, 1e-8)
-    raise torch.linalg.LinAlgError(
-        f"the Hessian is not positive definite even with damping {used:g} of its mean diagonal: it has large negative "
-        "eigenvalues, so it is not a second moment (was it averaged or stored in too low a precision?)"
-    )
+        if retries:
+            log.warning("Hessian not positive definite: damping %g, doubled %d times to %g", sigma, retries, used)
+        return found, used, retries
 
 
 def proxy_error(W: Tensor, W_hat: Tensor, H: Tensor) -> float:
@@ -139,9 +189,17 @@ def block_ldlq(
     buffer: feedback is gathered in panels of this many columns; None is the plain loop (same result up to rounding).
     tune, guard: coordinate-descent passes afterwards, see `tune_pass`. Raises LinAlgError where H is not PD.
     """
-    W = W if W.is_floating_point() else W.float()
     L, _ = block_ldl(H, block)
-    with_codes = lambda x: (quantize(x), x.new_empty(len(x), 0))  # noqa: E731
+    check_weight(W, len(L))
+    W = W if W.is_floating_point() else W.float()
+
+    def with_codes(x: Tensor) -> tuple[Tensor, Tensor]:
+        x_hat = quantize(x)
+        if not isinstance(x_hat, Tensor) or x_hat.shape != x.shape:
+            got = tuple(x_hat.shape) if isinstance(x_hat, Tensor) else type(x_hat).__name__
+            raise ValueError(f"quantize must return one tensor of the shape it is given, {tuple(x.shape)}, got {got}")
+        return x_hat, x.new_empty(len(x), 0)
+
     W_hat, codes = ldlq(W, L.to(W.dtype), with_codes, block, buffer)
     for _ in range(tune):
         W_hat, codes = tune_pass(W, W_hat, codes, H, with_codes, block, guard)

@@ -1,4 +1,4 @@
-"""QuantLinear: a linear layer that keeps its weight as packed lattice words (QuIP# "Inference", sec. 3.9 of the notes).
+"""QuantLinear: a linear layer that keeps its weight as packed lattice words (QuIP# algorithm "Inference").
 
     y = scale * SU * U^T (W~ (V (SV * x)))        W~ decoded from words, U and V the fast rotations
 
@@ -128,6 +128,7 @@ class QuantLinear(nn.Module):
 
     # ------------------------------------------------------------------------------------------------ forward
 
+    @torch.compiler.disable  # a compiled model calls its quantised layers as they are
     def forward(self, x: Tensor) -> Tensor:
         """(..., in_features) -> (..., out_features), x's dtype."""
         if x.shape[-1] != self.in_features:

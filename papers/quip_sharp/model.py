@@ -9,6 +9,7 @@ is quantised for the inputs that it was trained for. Embeddings, norms and the o
 
 import copy
 import hashlib
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,8 +23,9 @@ from papers.quip_sharp.finetune import Tuning, finetune_block
 from papers.quip_sharp.hessians import Visit, collect_hessians, decoder_layers, groups_of, output_head, walk
 from papers.quip_sharp.incoherence import as_generator
 from papers.quip_sharp.linear import FusedPart, QuantLinear, set_submodule
-from papers.quip_sharp.quantizer import Quantized, quantize_linear
+from papers.quip_sharp.quantizer import BASELINES, Quantized, quantize_linear
 
+log = logging.getLogger(__name__)
 Keep = Callable[[str, Callable[[], dict]], dict]
 
 
@@ -58,6 +60,10 @@ def quantize_model(
     offload: a folder for hidden states, where memory is too small for them.
     ValueError where a Hessian is missing, the calibration is not (n_seq, ctx) int64, or nothing is left to quantise.
     """
+    if tuning is not None and method in BASELINES:
+        raise ValueError(
+            f"{method} has nothing to tune: fine-tuning within blocks would take its weights off their grid"
+        )
     if calibration is None and (hessians is None or tuning is not None):
         raise ValueError("give calibration sequences (fine-tuning needs them even where the Hessians are given)")
     quantized_model = model if inplace else shallow_copy(model)
@@ -98,7 +104,27 @@ def quantize_model(
         done += len(kept["rows"])
     if not done:
         raise ValueError("the model has no nn.Linear to quantise (besides its output head): is it quantised already?")
+    _warn_of_rest(quantized_model)
+    if method not in BASELINES and hasattr(quantized_model, "save_pretrained"):  # a model of transformers
+        from papers.quip_sharp import hf
+
+        hf.attach(quantized_model)
     return quantized_model
+
+
+def _warn_of_rest(model: nn.Module) -> None:
+    """Log matrices of decoder layers that are left as they were: experts that are kept in one tensor, say."""
+    found = decoder_layers(model)
+    layers = [model] if found is None else list(found[1])
+    quantised = sum(row["weights"] for row in records(model))
+    kept = [isinstance(m, nn.Linear | nn.Embedding) for m in model.modules()]  # baselines' own, heads and embeddings
+    inside = {id(p) for m, skip in zip(model.modules(), kept, strict=True) if skip for p in m.parameters(recurse=False)}
+    left = sum(p.numel() for layer in layers for p in layer.parameters() if p.ndim > 1 and id(p) not in inside)
+    if left > 0.01 * (left + quantised):
+        log.warning(
+            "%.0f %% of the decoder layers' weights are not in an nn.Linear and stay as they are",
+            100 * left / (left + quantised),
+        )
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,7 @@ class Quantizer:
 
     @cached_property
     def hessians(self) -> StoredHessians:
-        """Second moments of each linear's inputs (sec. 3.4), found in the cache or collected on first use."""
+        """Second moments of each linear's inputs (sec. 3), found in the cache or collected on first use."""
         with self.run.time("hessians"):
             return StoredHessians(
                 self.run,

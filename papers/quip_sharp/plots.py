@@ -50,7 +50,7 @@ def incoherence(W: Tensor, H: Tensor, W_tilde: Tensor, H_tilde: Tensor) -> Figur
         images = []
         for axis, (title, matrix) in zip(row, pair, strict=True):
             relative = matrix.abs() / matrix.square().mean().sqrt()
-            pooled = max_pool2d(relative[None].float(), 8)[0]  # outliers survive the pooling
+            pooled = max_pool2d(relative[None].float(), min(8, *matrix.shape))[0]  # outliers survive the pooling
             extent = (0, matrix.shape[1], matrix.shape[0], 0)
             images.append(
                 axis.imshow(pooled.numpy(), cmap="magma", norm=LogNorm(0.3, 30), extent=extent, aspect="auto")

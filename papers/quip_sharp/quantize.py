@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tempfile
+
 from common.errors import UserError
 from common.experiment import Run, experiment
 
@@ -16,21 +18,21 @@ def quantize(cfg, run: Run) -> None:
     from papers.quip_sharp import data, hf, settings
     from papers.quip_sharp.model import bits_per_weight, records
     from papers.quip_sharp.pipeline import Quantizer
-    from papers.quip_sharp.quantizer import RECIPES, widths
+    from papers.quip_sharp.quantizer import METHODS, RECIPES, widths
 
     settings.check(cfg)
+    settings.check_methods((cfg.method,), METHODS)
     if cfg.method not in RECIPES:
         raise UserError(f"method={cfg.method} leaves no words to save: choose one of {', '.join(RECIPES)}")
     if cfg.bits not in widths(cfg.method) or not isinstance(cfg.bits, int):
         raise UserError(f"bits={cfg.bits}: {cfg.method} takes {', '.join(map(str, widths(cfg.method)))}")
     if cfg.save_dtype not in (None, "float32", "bfloat16", "float16"):
         raise UserError(f"save_dtype={cfg.save_dtype}: choose float32, bfloat16 or float16, or leave it out")
-    if cfg.out is None:
+    if not cfg.out:
         raise UserError("name the folder to write: add out=FOLDER to the command")
     out = Path(cfg.out).expanduser().absolute()
-    saved = any((run.dir / "stages").glob("saved-*"))  # by this very run, before it was interrupted
-    if not saved and out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UserError(f"{out} is not empty: name a new folder with out=...")
+    if not any((run.dir / "stages").glob("saved-*")):  # by this very run, before it was interrupted
+        make_empty(out)
 
     inputs = data.load(cfg, run)
     model, history = Quantizer(cfg, run, inputs).quantize(cfg.method, cfg.bits, cfg.finetune)
@@ -39,14 +41,14 @@ def quantize(cfg, run: Run) -> None:
     )
     if history:
         run.table("tuning", history)
-    run.log({"bits_per_weight": bits_per_weight(model)})
+    found = {"bits_per_weight": bits_per_weight(model)}
     if cfg.evaluate:
         for name, measured in (("fp", inputs.model), ("quantized", model)):
 
             def value_of(measured=measured) -> float:
                 return perplexity(measured, inputs.test, batch_size=cfg.batch_size)
 
-            run.log({f"perplexity.{name}": run.stage(f"perplexity-{name}", value_of)})
+            found[f"perplexity.{name}"] = run.stage(f"perplexity-{name}", value_of)
     if run.is_main:
 
         def save() -> int:
@@ -56,8 +58,22 @@ def quantize(cfg, run: Run) -> None:
             return sum(file.stat().st_size for file in out.glob("*.safetensors"))
 
         size = run.stage("saved", save)
-        run.log({"megabytes": size / 1e6})
+        found["megabytes"] = size / 1e6
         run.say(f"quantised model: {out} ({size / 1e6:.1f} MB of weights)")
+    run.log(found)
+    run.table("summary", [{**found, "context": cfg.data.context}])
+
+
+def make_empty(folder) -> None:
+    """The folder to write is made before the work, where it can be: UserError where it cannot, or holds something."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise UserError(f"{folder} is not empty: name a new folder with out=...")
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise UserError(f"out={folder} cannot be written ({error.strerror}): name another folder") from None
 
 
 if __name__ == "__main__":

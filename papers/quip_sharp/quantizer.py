@@ -4,7 +4,7 @@
     quantized.weight                       # (m, n) float32, the reconstruction in the original basis
     QuantLinear.from_quantized(quantized)  # the layer that computes with the words
 
-The steps of QuIP# (sec. 3.11 of the notes): fuse, rotate, regularise and factor H, scale to rho, BlockLDLQ, pack.
+The steps of QuIP# (sec. 3 and 4): fuse, rotate, regularise and factor H, scale to rho, BlockLDLQ, pack.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,18 @@ from torch import Tensor
 from papers.quip_sharp import baselines, codebooks, incoherence
 from papers.quip_sharp.codebooks import Codebook
 from papers.quip_sharp.incoherence import Rotation, as_generator
-from papers.quip_sharp.ldlq import Factors, check_hessian, factor, ldlq, proxy_error, tune_pass
+from papers.quip_sharp.ldlq import (
+    NOT_A_MOMENT,
+    Factors,
+    check_weight,
+    damped,
+    factor,
+    ldlq,
+    proxy_error,
+    regularize,
+    second_moment,
+    tune_pass,
+)
 
 
 @dataclass(frozen=True)
@@ -38,6 +49,7 @@ RECIPES = {
 }
 BASELINES = ("rtn", "gptq", "quip")
 METHODS = (*BASELINES, *RECIPES)
+SMALLEST, LARGEST = 1e-38, 1e37  # of a weight's largest entry: float32 goes a little further, and so may the result
 
 
 def widths(method: str) -> tuple[int, ...]:
@@ -98,7 +110,7 @@ def quantize_linear(
     rescale_rows: bool = False,
     residual_scale: float | None = None,
 ) -> Quantized:
-    """Quantise W (m, n), or the weights of several layers with the same inputs fused into one (sec. 3.8).
+    """Quantise W (m, n), or the weights of several layers with the same inputs fused into one.
 
     H: (n, n), the second moment of the inputs, any float dtype. method: one of `METHODS`. bits: 2, 3 or 4 (QuIP# also 1
     with the E8 ball alone). rng: an int seed, a torch.Generator, or an object with a `.torch` generator.
@@ -106,11 +118,12 @@ def quantize_linear(
     with the least proxy error); tune, guard: coordinate-descent passes after BlockLDLQ (`ldlq.tune_pass`); sigma, the
     damping; rescale, QuIP's diagonal rescale of the inputs, folded into SV; rescale_rows, every output row brought to
     one rms, folded into SU (not in the paper: see `_row_factors`); residual_scale, r of the 3- and 4-bit codebooks.
-    Raises ValueError for unknown names, shapes that do not fit, and NaN or infinite entries.
+    Raises ValueError for unknown names, shapes that do not fit, NaN or infinite entries, weights that float32 cannot
+    compute with, and an H that is no second moment; TypeError for arguments of the wrong type.
     """
-    weights = [w.detach() for w in ([W] if isinstance(W, Tensor) else W)]
     generator = as_generator(rng)
-    _check(weights, H, method, bits)
+    _check_options(method, bits, sigma, tune)
+    weights, H = _check_tensors(W, H)
     H = H.to(weights[0].device)
     splits = tuple(len(w) for w in weights)
     if method in BASELINES:
@@ -118,28 +131,32 @@ def quantize_linear(
         if method == "quip":
             weight = torch.cat([baselines.quip(w.float(), H, bits, generator, sigma=sigma) for w in weights])
         else:
+            if method == "rtn":  # the only one that has no need to factor H
+                damped(lambda damping: torch.linalg.cholesky(regularize(H.double(), damping)), 1.0)
             weight = baselines.rtn(W, bits) if method == "rtn" else baselines.gptq(W, H, bits)
         overhead = _baseline_overhead(method, bits, W.shape, len(weights))
-        return Quantized(weight, bits + overhead / W.numel(), proxy_error(W, weight, H), method, splits)
+        return _checked(Quantized(weight, bits + overhead / W.numel(), proxy_error(W, weight, H), method, splits))
     recipe = RECIPES[method]
     codebook = codebooks.get(recipe.codebooks[bits - 1], residual_scale)
-    rhos = [codebook.scale] if rho is None else [rho] if isinstance(rho, int | float) else list(rho)
-    if not rhos or min(rhos) <= 0:
-        raise ValueError(f"rho must be positive (the rms that weights are scaled to), got {rho!r}")
-    return _quip_sharp(
+    rule = "positive (the rms that weights are scaled to)"
+    several = rho if isinstance(rho, Sequence) else [codebook.scale if rho is None else rho]
+    if not several:
+        raise ValueError(f"rho must be {rule}, got none")
+    quantized = _quip_sharp(
         weights,
         H,
         method,
         recipe,
         codebook,
         generator,
-        rhos,
+        [codebooks.number("rho", one, rule) for one in several],
         tune=tune,
         guard=guard,
         sigma=sigma,
         rescale=rescale,
         rescale_rows=rescale_rows,
     )
+    return _checked(quantized)
 
 
 def _quip_sharp(
@@ -254,16 +271,41 @@ def _baseline_overhead(method: str, bits: int, shape: torch.Size, weights: int) 
     return weights * (32 + 64 + 32 * n) if method == "quip" else m * (32 + bits)
 
 
-def _check(weights: list[Tensor], H: Tensor, method: str, bits: int) -> None:
+def _check_options(method: str, bits: int, sigma: float, tune: int) -> None:
     if method not in METHODS:
         raise ValueError(f"unknown method {method!r}: choose one of {', '.join(METHODS)}")
+    for name, value in (("bits", bits), ("tune", tune)):
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise TypeError(f"{name} must be an int, got {value!r}")
     if bits not in widths(method):
         raise ValueError(f"method {method!r} takes {widths(method)} bits, got {bits!r}")
+    if tune < 0:
+        raise ValueError(f"tune must be a number of passes, 0 or more, got {tune}")
+    codebooks.number("sigma", sigma, "0 or more (the damping, of H's mean diagonal)", 0)
+
+
+def _check_tensors(W: Tensor | Sequence[Tensor], H: Tensor) -> tuple[list[Tensor], Tensor]:
+    """The weights to fuse, and H ready for use."""
+    weights = [W] if isinstance(W, Tensor) else W
+    if not isinstance(weights, Sequence) or not all(isinstance(w, Tensor) for w in weights):
+        raise TypeError(f"W must be a tensor (m, n) or a list of them, got {type(W).__name__}")
     if not weights:
         raise ValueError("no weight to quantise")
-    check_hessian(H)
-    for W in weights:
-        if W.ndim != 2 or W.shape[1] != H.shape[0]:
-            raise ValueError(f"a weight of shape {tuple(W.shape)} does not fit a Hessian of {H.shape[0]} inputs")
-        if not torch.isfinite(W).all():
-            raise ValueError("the weight has NaN or infinite entries")
+    H = second_moment(H)
+    for w in weights:
+        check_weight(w, len(H))
+        peak = w.abs().max().item()
+        if peak and not SMALLEST < peak < LARGEST:
+            raise ValueError(
+                f"the largest entry of the weight is {peak:.1e}, where float32 runs out: scale it to between "
+                f"{SMALLEST:g} and {LARGEST:g}"
+            )
+    return [w.detach() for w in weights], H
+
+
+def _checked(quantized: Quantized) -> Quantized:
+    if not torch.isfinite(quantized.weight).all():
+        raise ValueError("the quantised weight overflows float32: scale the weight down")
+    if quantized.proxy_error < -1e-9:  # more than rounding
+        raise ValueError(f"the proxy error comes out negative ({quantized.proxy_error:g}): check H, {NOT_A_MOMENT}")
+    return quantized

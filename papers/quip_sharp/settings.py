@@ -19,10 +19,11 @@ AT_LEAST = {
     "tuning.end_to_end.sequences": 1, "tuning.end_to_end.epochs": 0, "tuning.end_to_end.batch_size": 1,
     "tuning.end_to_end.lr_signs": 0, "tuning.end_to_end.lr_others": 0,
     "incoherence.seeds": 0, "incoherence.m": 2, "incoherence.n": 2, "gaussian.samples": 10,
-    "layers.seeds": 0, "layers.m": 1, "layers.n": 1,
+    "layers.seeds": 0, "layers.m": 1, "layers.n": 1, "layers.quip_rms": 0.1,
     "scaling.widths": 1, "scaling.blocks": 1, "scaling.heads": 1, "scaling.steps": 1, "scaling.batch_size": 1, "scaling.warmup": 1,
     "scaling.lr": 0, "scaling.weight_decay": 0, "scaling.save_seconds": 0,
 }  # fmt: skip
+DTYPES = ("float32", "bfloat16", "float16")
 NOT_EMPTY = ("parts", "bits", "tuning.bits", "gaussian.factors", "layers.methods", "methods")
 ONCE = (
     "bits",
@@ -46,6 +47,11 @@ def check(cfg: Any) -> None:
         value = OmegaConf.select(cfg, key)
         if value is not None and value == []:
             raise UserError(f"{key} is empty: give at least one")
+    if (dtype := OmegaConf.select(cfg, "model.dtype")) not in DTYPES:
+        raise UserError(f"model.dtype is {dtype}: choose from {', '.join(DTYPES)}")
+    dry = OmegaConf.select(cfg, "run.dry")  # which estimates in float32 then
+    if OmegaConf.select(cfg, "finetune") and dtype != "float32" and not dry:
+        raise UserError(f"finetune=true needs model.dtype=float32, not {dtype}: Adam's steps vanish in half precision")
     for key in ONCE:
         value = OmegaConf.select(cfg, key)
         if OmegaConf.is_list(value) and len(set(value)) < len(value):

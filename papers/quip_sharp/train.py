@@ -45,7 +45,7 @@ def language_model(cfg, run: Run) -> None:
     rows = [
         {"method": "fp", "bits": None, "context": context, "bits_per_weight": 16.0, "perplexity": fp, "excess": 0.0}
     ]
-    quantizer = Quantizer(cfg, run, inputs)  # sec. 3.4: Hessians from the original model, once for all methods
+    quantizer = Quantizer(cfg, run, inputs)  # sec. 3: Hessians from the original model, once for all methods
 
     for method, bits, tuned in run.progress(plan(cfg), "methods"):
         name = f"{method}{'_ft' if tuned else ''}"

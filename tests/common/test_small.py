@@ -1,6 +1,8 @@
 """The small pieces that papers share: optional packages, lazy exports, spreads, seeds of libraries."""
 
 import math
+import os
+import subprocess
 import sys
 import tomllib
 
@@ -38,6 +40,21 @@ def test_compiled_functions_are_cached_by_the_sources_that_they_are_made_of(tmp_
     module.write_text("def double(x):\n    return 3 * x\n")
     assert compiled()(3) == 9
     assert len(list((tmp_path / "__pycache__").glob("numba-*"))) == 2
+
+
+def test_what_is_compiled_after_two_runs_finds_the_threads_it_began_with():
+    code = (
+        "from types import SimpleNamespace\n"
+        "from common.machine import limit_threads, process_state\n"
+        "for _ in range(2):\n"
+        "    with process_state(SimpleNamespace(is_main=False)):\n"
+        "        limit_threads(1)\n"
+        "        import numba\n"
+        "print(numba.njit(lambda x: x + 1)(1))\n"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "NUMBA_NUM_THREADS"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120)
+    assert done.stdout == "2\n", done.stderr
 
 
 def test_compiling_asks_for_numba(monkeypatch):

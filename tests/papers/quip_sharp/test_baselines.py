@@ -68,7 +68,9 @@ def rtn_by_rows(W, bits):
         low, high = min(row.min().item(), 0), max(row.max().item(), 0)
         step = (high - low) / (2**bits - 1)
         zero = round(-low / step)
-        W_hat[i] = torch.tensor([step * (min(max(round(w / step) + zero, 0), 2**bits - 1) - zero) for w in row.tolist()])
+        W_hat[i] = torch.tensor(
+            [step * (min(max(round(w / step) + zero, 0), 2**bits - 1) - zero) for w in row.tolist()]
+        )
     return W_hat
 
 

@@ -47,7 +47,7 @@ def test_a_code_takes_bits_times_block_bits(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),  # section 3.7 and E2 of the notes, measured there on 1e5 samples by another implementation
+    ("name", "value"),  # measured on 1e5 samples by another implementation
     [
         ("e8p", 0.0910),
         ("e8p_rvq3", 0.02937),

@@ -7,6 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from papers.quip_sharp.hessians import SecondMoment, collect_hessians, decoder_layers, groups_of, walk
 
@@ -180,11 +182,51 @@ def test_walk_goes_on_with_original_outputs_after_a_layer_is_changed(llama, toke
     assert all(torch.equal(found[key], expected[key]) for key in expected)
 
 
-def test_walk_keeps_one_layer_of_hidden_states(llama, tokens):
-    visits = walk(llama(), tokens, batch_size=4)
-    first = next(visits)
-    assert first.inputs == []
-    assert first.outputs == []
+class Live(TorchDispatchMode):
+    """While entered, `peak` is the most bytes of floating-point tensors, made since, that were alive at once."""
+
+    def __init__(self):
+        super().__init__()
+        self.alive: list[tuple[StorageWeakRef, int]] = []
+        self.peak = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        out = function(*args, **(kwargs or {}))
+        given = {x.untyped_storage().data_ptr() for x in args if isinstance(x, torch.Tensor)}
+        for made in out if isinstance(out, tuple | list) else [out]:
+            if isinstance(made, torch.Tensor) and made.is_floating_point():
+                storage = made.untyped_storage()
+                if storage.data_ptr() not in given:  # or it is a view, or was written in place
+                    self.alive.append((StorageWeakRef(storage), storage.nbytes()))
+        self.alive = [(reference, size) for reference, size in self.alive if not reference.expired()]
+        self.peak = max(self.peak, sum(size for _, size in self.alive))
+        return out
+
+
+@pytest.mark.parametrize("layers", [2, 5])
+def test_more_text_takes_the_memory_of_one_layers_hidden_states(layers, llama, tokens):
+    """Whatever the depth, and nothing of what is computed inside a layer."""
+    model = llama(num_hidden_layers=layers)
+    peaks = []
+    for n in (4, 12):
+        with Live() as live:
+            collect_hessians(model, tokens[:n], batch_size=2)
+        peaks.append(live.peak)
+    assert peaks[1] - peaks[0] == pytest.approx(
+        (12 - 4) * 16 * 32 * 4, rel=0.1
+    )  # sequences of 16 tokens, 32 float32 each
+
+
+def test_depth_takes_no_memory_but_what_the_visitor_keeps(llama, tokens):
+    peaks = []
+    for layers in (2, 5):
+        model = llama(num_hidden_layers=layers)
+        with Live() as live:
+            for visit in walk(model, tokens, batch_size=2):
+                assert visit.inputs == visit.outputs == []
+                del visit
+        peaks.append(live.peak)
+    assert peaks[1] == peaks[0]
 
 
 def test_walk_leaves_the_model_as_it_was(llama, tokens):

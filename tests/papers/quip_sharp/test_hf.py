@@ -8,9 +8,10 @@ import sys
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from papers.quip_sharp import hf
+from papers.quip_sharp.finetune import untie_head
 from papers.quip_sharp.linear import QuantLinear
 from papers.quip_sharp.model import bits_per_weight, quantize_model, records, summary
 
@@ -94,6 +95,43 @@ def test_a_loaded_model_can_be_saved_again(folder, tokens, tmp_path):
     assert torch.equal(logits(AutoModelForCausalLM.from_pretrained(tmp_path), tokens), logits(again, tokens))
 
 
+def test_the_models_own_save_pretrained_writes_what_it_is(llama, tokens, tmp_path):
+    model = quantize_model(llama(), tokens, "quip_sharp", 2, 0)
+    untie_head(model)  # as fine-tuning does, after the model was quantised
+    model.save_pretrained(tmp_path)
+    again = AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert torch.equal(logits(again, tokens), logits(model, tokens))
+    assert again.lm_head.weight is not again.model.embed_tokens.weight
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [("gpt_neox", {}), ("mixtral", {"num_local_experts": 4, "num_key_value_heads": 2})],
+)
+def test_architectures_with_old_names_on_disk_load_too(kind, options, tokens, tmp_path, caplog):
+    config = AutoConfig.for_model(kind, vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
+                                  num_attention_heads=4, max_position_embeddings=32, **options)  # fmt: skip
+    model = quantize_model(AutoModelForCausalLM.from_config(config).eval(), tokens, "quip_sharp", 2, 0)
+    assert ("not in an nn.Linear" in caplog.text) == (
+        kind == "mixtral"
+    )  # its experts are one tensor: said, not quantised
+    hf.save_pretrained(model, tmp_path)
+    assert torch.equal(logits(AutoModelForCausalLM.from_pretrained(tmp_path), tokens), logits(model, tokens))
+
+
+def test_a_folder_is_written_whole_or_not_at_all(quantized, tmp_path):
+    class Tokenizer:
+        def save_pretrained(self, folder):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        hf.save_pretrained(quantized, tmp_path / "out", Tokenizer())
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="is a file"):
+        hf.save_pretrained(quantized, tmp_path / "file")
+
+
 def test_bits_per_weight_count_every_stored_bit(quantized, folder):
     stored = load_file(folder / "model.safetensors")
     own = {k: v for k, v in stored.items() if k.rpartition(".")[2] in ("words", "SU", "SV", "scale")}
@@ -102,27 +140,26 @@ def test_bits_per_weight_count_every_stored_bit(quantized, folder):
     assert bits_per_weight(quantized) == pytest.approx(summary(quantized)["bits_per_weight"])
 
 
-def test_a_fresh_process_computes_the_same(quantized, folder, tokens, tmp_path):
+def test_a_fresh_process_computes_the_same(llama, tokens, tmp_path):
+    """Of every codebook: whoever has quantised in this process has all tables at hand, which hides what loading needs."""
+    recipes = [("quip_sharp", 1), ("quip_sharp", 2), ("quip_sharp", 3), ("quip_sharp_d4", 2), ("quip_sharp_no_e8", 2)]
+    models = {f"{method}{bits}": quantize_model(llama(), tokens, method, bits, 0) for method, bits in recipes}
+    for name, model in models.items():
+        hf.save_pretrained(model, tmp_path / name)
     code = (
         "import sys, torch, papers.quip_sharp.hf\n"
         "from transformers import AutoModelForCausalLM\n"
         "from safetensors.torch import load_file, save_file\n"
-        "model = AutoModelForCausalLM.from_pretrained(sys.argv[1])\n"
-        "ids = load_file(sys.argv[2])['ids']\n"
-        "save_file({'logits': model(ids).logits.detach()}, sys.argv[3])\n"
+        "ids = load_file('ids.safetensors')['ids']\n"
+        "names = sys.argv[1:]\n"
+        "save_file({n: AutoModelForCausalLM.from_pretrained(n)(ids).logits.detach() for n in names}, 'out.safetensors')\n"
     )
     save_file({"ids": tokens}, tmp_path / "ids.safetensors")
-    argv = [
-        sys.executable,
-        "-c",
-        code,
-        str(folder),
-        str(tmp_path / "ids.safetensors"),
-        str(tmp_path / "out.safetensors"),
-    ]
-    subprocess.run(argv, check=True, cwd=tmp_path, timeout=200)
-    # another process may use another number of threads, so sums may differ in their last bits
-    assert torch.allclose(load_file(tmp_path / "out.safetensors")["logits"], logits(quantized, tokens), atol=1e-5)
+    subprocess.run([sys.executable, "-c", code, *models], check=True, cwd=tmp_path, timeout=200)
+    found = load_file(tmp_path / "out.safetensors")
+    for name, model in models.items():
+        # another process may use another number of threads, so sums may differ in their last bits
+        assert torch.allclose(found[name], logits(model, tokens), atol=1e-5), name
 
 
 # ------------------------------------------------------------------------------------------------- damaged folders
@@ -160,9 +197,40 @@ def test_a_tensor_of_another_shape_is_an_error(damaged):
         AutoModelForCausalLM.from_pretrained(damaged)
 
 
-def test_words_of_another_type_are_an_error(damaged):
-    edit(damaged, lambda state: state.update({WORDS: state[WORDS].float()}))
+@pytest.mark.parametrize("own", ["words", "SU", "scale"])
+def test_tensors_of_another_type_are_an_error(own, damaged):
+    name = WORDS.replace("words", own)
+    edit(damaged, lambda state: state.update({name: state[name].double()}))
     with pytest.raises(ValueError, match="wrong type"):
+        AutoModelForCausalLM.from_pretrained(damaged)
+
+
+def test_a_head_beside_the_embedding_that_it_is_tied_to_is_an_error(damaged):
+    edit(damaged, lambda state: state.update({"lm_head.weight": torch.zeros(64, 32)}))
+    with pytest.raises(ValueError, match=r"not of this model \(model.embed_tokens.weight"):
+        AutoModelForCausalLM.from_pretrained(damaged)
+
+
+def test_a_missing_embedding_is_an_error(damaged):
+    edit(damaged, lambda state: state.pop("model.embed_tokens.weight"))
+    with pytest.raises(ValueError, match="missing"):
+        AutoModelForCausalLM.from_pretrained(damaged)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda q: q["linears"][WORDS.removesuffix(".words")].pop("sizes"),
+        lambda q: next(iter(q["parts"].values())).update(index=9),
+        lambda q: next(iter(q["parts"].values())).update(of="nobody"),
+        lambda q: q["linears"].update({"model.layers.7.mlp.down_proj": q["linears"][WORDS.removesuffix(".words")]}),
+    ],
+)
+def test_a_config_that_is_not_of_this_model_is_an_error(change, damaged):
+    config = json.loads((damaged / "config.json").read_text())
+    change(config["quantization_config"])
+    (damaged / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=r"config\.json does not describe"):
         AutoModelForCausalLM.from_pretrained(damaged)
 
 

@@ -128,9 +128,9 @@ def test_damping_doubles_until_positive_definite_and_is_reported(caplog):
     assert torch.allclose(found.L @ torch.block_diag(*found.D) @ found.L.T, found.H, atol=1e-10)
 
 
-def test_hopeless_hessian_is_a_linalg_error():
-    with pytest.raises(torch.linalg.LinAlgError, match="second moment"):
-        factor(torch.diag(torch.tensor([1.0, -0.9])).double(), 1, max_retries=3)
+def test_hopeless_hessian_is_a_value_error():
+    with pytest.raises(ValueError, match="second moment"):
+        factor(torch.diag(torch.tensor([1.0, -0.9])).double(), 1)
     with pytest.raises(ValueError, match="negative trace"):
         factor(torch.diag(torch.tensor([1.0, -9.0])).double(), 1)
 

@@ -1,12 +1,15 @@
 """quantize_model: what is replaced, what is kept, what is reported."""
 
 import json
+import pickle
 
 import pytest
 import torch
 from torch import nn
 
+from papers.quip_sharp import model as model_module
 from papers.quip_sharp import quantize_model
+from papers.quip_sharp.finetune import Tuning
 from papers.quip_sharp.hessians import collect_hessians
 from papers.quip_sharp.linear import FusedPart, QuantLinear
 from papers.quip_sharp.model import records, summary
@@ -154,3 +157,33 @@ def test_missing_inputs_are_value_errors(llama, tokens, hessians):
         quantize_model(llama(), tokens.float())
     with pytest.raises(ValueError, match="quantised already"):
         quantize_model(quantize_model(llama(), None, hessians=hessians), tokens)
+
+
+def test_baselines_are_not_tuned_within_blocks(llama, tokens):
+    tuning = Tuning(train=4, valid=2, epochs=1, lr_signs=1e-3, lr_others=1e-3)
+    with pytest.raises(ValueError, match="off their grid"):
+        quantize_model(llama(), tokens, "rtn", 2, tuning=tuning)
+
+
+def test_tuning_with_hessians_at_hand_runs_only_the_sequences_that_it_needs(llama, tokens, monkeypatch):
+    hessians = collect_hessians(llama(), tokens)
+    seen = []
+    original = model_module.walk
+    monkeypatch.setattr(
+        model_module,
+        "walk",
+        lambda model, calibration, *a, **k: seen.append(len(calibration)) or original(model, calibration, *a, **k),
+    )
+    tuning = Tuning(train=4, valid=2, epochs=1, lr_signs=1e-3, lr_others=1e-3, batch_size=2)
+    quantize_model(llama(), tokens, "quip_sharp", 2, hessians=hessians, tuning=tuning)
+    assert seen == [6]
+
+
+@pytest.mark.parametrize(
+    "method", [("quip_sharp", 2), ("quip_sharp", 3), ("quip_sharp", 4), ("quip_sharp_d4", 2), ("quip_sharp_no_e8", 2)]
+)
+def test_quantised_models_can_be_pickled(method, llama, tokens):
+    model = quantize_model(llama(), tokens, *method, 0)
+    again = pickle.loads(pickle.dumps(model))
+    with torch.inference_mode():
+        assert torch.equal(again(tokens).logits, model(tokens).logits)

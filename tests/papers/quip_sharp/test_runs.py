@@ -1,29 +1,35 @@
 """The jobs as commands: same seed same result, a kill loses nothing, wrong input gets one sentence."""
 
+import inspect
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
-import time
+import textwrap
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from common import configs
-from common.errors import UserError
+from common import claims, configs
+from common.data.text import chunked, token_stream
+from common.errors import Interrupted, UserError
 from common.experiment import launch, load_result
+from common.metrics.language import perplexity
+from common.models import language
 from common.models.language import STDLIB_LM
 from common.run import Run
 from common.training import resumable
-from papers.quip_sharp import data, pipeline
+from papers.quip_sharp import data, pipeline, scaling
 from papers.quip_sharp.hessian_store import StoredHessians, pack, unpack
 from papers.quip_sharp.hessians import collect_hessians, walk
 from papers.quip_sharp.hidden_states import HiddenStates
-from papers.quip_sharp.model import quantize_model
-from papers.quip_sharp.pipeline import Quantizer
+from papers.quip_sharp.model import quantize_model, records
+from papers.quip_sharp.quantizer import BASELINES, METHODS, widths
 from papers.quip_sharp.scaling import compare, interpolate
 
 SMALL = ["data.context=32", "data.characters=20000", "data.calibration_sequences=4", "data.test_chunks=2", "threads=1"]
@@ -34,20 +40,47 @@ def outcome(result):
     return record["metrics"], record["tables"]
 
 
-def test_smoke_killed_in_the_middle_and_resumed_ends_as_the_uninterrupted_one(tmp_path):
-    whole = launch("quip_sharp", ["+exp=smoke", "threads=1"])
+def small_model(tmp_path, llama, name="model", **changes):
+    """A folder with a tiny model and the tokenizer of the small one."""
+    folder = tmp_path / name
+    llama(vocab_size=3072, initializer_range=0.05, **changes).save_pretrained(folder)
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(STDLIB_LM / file, folder / file)
+    return folder
+
+
+def small_job(tmp_path, llama, **changes) -> list[str]:
+    """The line of a job on a tiny model and a short text."""
+    text = tmp_path / "text.txt"
+    text.write_text(inspect.getsource(textwrap))
+    folder = small_model(tmp_path, llama, max_position_embeddings=64, **changes)
+    return [f"model.path={folder}", f"data.calibration={text}", f"data.test={text}", "threads=1"]
+
+
+DIES = """
+import os, signal, sys
+from common import codec, experiment
+save = codec.save
+def save_and_die(path, value):
+    save(path, value)
+    if path.name.startswith("quip_sharp2-tuned-model.layers.0-"):
+        os.kill(os.getpid(), signal.SIGKILL)
+codec.save = save_and_die
+experiment.launch("quip_sharp", sys.argv[1:])
+"""
+
+
+def test_smoke_killed_in_the_middle_and_resumed_ends_as_the_uninterrupted_one(tmp_path, llama):
+    """Layer 0 of the model that is tuned is on disk, its other layer and the tuning end to end are still to come."""
+    line = ["+exp=smoke", *small_job(tmp_path, llama)]
+    whole = launch("quip_sharp", line)
     assert whole.exit_code == 0
-    argv = [sys.executable, "-m", "papers.quip_sharp.train", "+exp=smoke", "threads=1"]
     environment = {**os.environ, "PAPERS_RUNS": str(tmp_path / "killed"), "PAPERS_CACHE": str(tmp_path / "cache2")}
-    process = subprocess.Popen(argv, env=environment, cwd=tmp_path, stderr=subprocess.DEVNULL)
-    # layer 1 of the 2-bit model is on disk: layers 2 and 3, the tuned model and its training are still to come
-    pattern, deadline = "quip_sharp/smoke/*/stages/quip_sharp2-model.layers.1-*.stage", time.monotonic() + 200
-    while not (found := list((tmp_path / "killed").glob(pattern))) and time.monotonic() < deadline:
-        assert process.poll() is None, "the job ended before it could be killed"
-        time.sleep(0.02)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    folder = found[0].parent.parent
+    process = subprocess.run(
+        [sys.executable, "-c", DIES, *line], env=environment, cwd=tmp_path, timeout=200, check=False
+    )
+    assert process.returncode == -signal.SIGKILL
+    (folder,) = (tmp_path / "killed" / "quip_sharp" / "smoke").glob("2*")
     assert load_result(folder).status == "running"
     resumed = launch("quip_sharp", [f"resume={folder}"])
     assert resumed.status == "done"
@@ -59,6 +92,49 @@ def test_two_runs_with_one_seed_are_identical_and_another_seed_is_not():
     first, again, other = (outcome(launch("quip_sharp", [*line, *seed])) for seed in ([], [], ["seed=1"]))
     assert first == again
     assert first[0] != other[0]
+
+
+def test_a_perplexity_is_logged_with_the_context_it_was_measured_at(tmp_path, llama):
+    """Trap xi: what was measured at 32 must not be judged as a claim on 4096."""
+    line = [*small_job(tmp_path, llama), "data.context=32", "data.calibration_sequences=2", "data.test_chunks=3"]
+    result = launch("quip_sharp", [*line, "parts=[language]", "methods=[rtn]"])
+    named = {name: value for name, value in result.metrics.items() if "perplexity_at" in name}
+    assert named == {"lm.rtn2.perplexity_at_32": result.metrics["lm.rtn2.perplexity"]}
+    assert [row["context"] for row in result.record["tables"]["perplexity"]] == [32, 32]
+    model, tokenizer = language.load(str(tmp_path / "model"))
+    chunks = chunked(token_stream([(tmp_path / "text.txt").read_text()], tokenizer), 32, 3)
+    assert result.metrics["lm.fp.perplexity"] == pytest.approx(perplexity(model, chunks), rel=1e-6)
+
+
+CLAIMED = {  # the experiments that claims name, and what makes them small
+    "default": ["incoherence.m=16", "incoherence.n=32", "gaussian.samples=100"],
+    "ci": [
+        "incoherence.m=16",
+        "incoherence.n=32",
+        "gaussian.samples=100",
+        "layers.m=16",
+        "layers.n=32",
+        "layers.seeds=[0]",
+    ],
+    "finetune": [],
+    "scaling": ["scaling.widths=[16,24]", "scaling.steps=1"],
+}
+
+
+@pytest.mark.parametrize("experiment", CLAIMED)
+def test_every_claim_is_on_a_figure_that_its_experiment_finds(experiment, tmp_path, llama):
+    small = ["data.context=16", "data.calibration_sequences=4", "data.test_chunks=2", "tuning.valid=2",
+             "tuning.end_to_end.sequences=4"]  # fmt: skip
+    line = [] if experiment == "default" else [f"+exp={experiment}"]
+    result = launch("quip_sharp", [*line, *small_job(tmp_path, llama), *small, *CLAIMED[experiment]])
+    wanted = {claim["metric"] for claim in claims.read("quip_sharp") if experiment in claim["experiments"]}
+    assert wanted
+    assert wanted <= result.metrics.keys()
+
+
+def test_no_experiment_with_claims_is_left_out_of_that():
+    named = {experiment for claim in claims.read("quip_sharp") for experiment in claim["experiments"]}
+    assert named == {*CLAIMED, "llama7b"}
 
 
 @pytest.mark.parametrize(
@@ -86,19 +162,12 @@ def test_paper_scale_settings_run_end_to_end_on_a_small_model(tmp_path, llama):
             "tuning.end_to_end.sequences=4", "tuning.end_to_end.epochs=1", f"offload={tmp_path / 'hidden'}", "threads=1"]  # fmt: skip
     result = launch("quip_sharp", ["+exp=llama7b", *line])
     assert {"lm.quip_sharp2.perplexity", "lm.quip_sharp_ft2.perplexity"} <= result.metrics.keys()
+    wanted = {claim["metric"] for claim in claims.read("quip_sharp") if "llama7b" in claim["experiments"]}
+    assert {metric.replace("_at_4096", "_at_16") for metric in wanted} <= result.metrics.keys()
     assert not list((tmp_path / "hidden").iterdir())
 
 
 # ---------------------------------------------------------------------------------------------- quantize and evaluate
-
-
-def small_model(tmp_path, llama, name="model", **changes):
-    """A folder with a tiny model and the tokenizer of the small one."""
-    folder = tmp_path / name
-    llama(vocab_size=3072, initializer_range=0.05, **changes).save_pretrained(folder)
-    for file in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(STDLIB_LM / file, folder / file)
-    return folder
 
 
 def test_quantize_then_evaluate_agree_and_the_size_is_exact(tmp_path):
@@ -127,6 +196,10 @@ def test_quantize_then_evaluate_agree_and_the_size_is_exact(tmp_path):
     [
         ([], "out=FOLDER"),
         (["method=gptq", "out=x"], "no words"),
+        (["method=quipsharp", "out=x"], "unknown method 'quipsharp'"),
+        (["out="], "out=FOLDER"),
+        (["out=/proc/nope"], "out=/proc/nope cannot be written"),
+        (["model.dtype=float33", "out=x"], "choose from float32, bfloat16, float16"),
         (["bits=5", "out=x"], "bits=5"),
         (["out=x", "save_dtype=int8"], "save_dtype"),
         (["out=x", "data.context=4096"], "256"),
@@ -165,6 +238,10 @@ def test_bad_settings_get_one_sentence(line, words, tmp_path, monkeypatch):
         (["tuning.micro_batch=-1"], "tuning.micro_batch is -1"),
         (["scaling.widths=[30]"], "30 is not a multiple of 8"),
         (["finetune=true", "tuning.block.sequences=240"], "needs 272 calibration sequences"),
+        (["finetune=true", "model.dtype=bfloat16"], "float32"),
+        (["finetune=true", "tuning.end_to_end.lr_others=-1.0"], "lr_others is -1.0"),
+        (["finetune=true", "tuning.bits=[]"], "tuning.bits is empty"),
+        (["ablations=[quip_sharp]"], "in methods and in ablations"),
     ],
 )
 def test_settings_out_of_range_are_refused_at_the_door(line, words, monkeypatch):
@@ -277,6 +354,76 @@ def test_stored_hessians_are_those_of_the_model_and_are_found_again(llama, token
     assert not any(torch.equal(stored[name], other[name]) for name in list(expected)[1:])
 
 
+def test_stored_hessians_belong_to_one_text_one_dtype_one_config_and_one_set_of_weights(tmp_path, llama):
+    line = [*small_job(tmp_path, llama), "data.context=16", "data.calibration_sequences=2", "data.test_chunks=1"]
+
+    def collect(*changes):
+        """The Hessians of such a job, and of how many layers they were not on disk before."""
+        cfg = configs.compose("quip_sharp", "train", [*line, *changes])
+        before = len(list((tmp_path / "cache").glob("stages/quip_sharp/hessians-*.stage")))
+        run = Run(tmp_path / "run", paper="quip_sharp", seed=cfg.seed, threads=1)
+        found = dict(pipeline.Quantizer(cfg, run, data.load(cfg, run)).hessians)
+        return found, len(list((tmp_path / "cache").glob("stages/quip_sharp/hessians-*.stage"))) - before
+
+    first, new = collect()
+    assert new == 2
+    again, new = collect("methods=[rtn]", "bits=[3]", "quantize.sigma=0.1", "data.test_chunks=2")
+    assert new == 0
+    assert all(torch.equal(again[name], H) for name, H in first.items())
+    shutil.copytree(tmp_path / "model", tmp_path / "copy")
+    assert collect(f"model.path={tmp_path / 'copy'}")[1] == 0
+    (tmp_path / "other.txt").write_text(inspect.getsource(shutil))
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    wide = shutil.copytree(tmp_path / "model", tmp_path / "wide")
+    (wide / "config.json").write_text(json.dumps({**config, "rms_norm_eps": 0.1}))
+    for change in (
+        [f"data.calibration={tmp_path / 'other.txt'}"],
+        ["seed=1"],
+        ["model.dtype=bfloat16"],
+        [f"model.path={wide}"],
+        [],
+    ):
+        if not change:
+            small_model(tmp_path, llama, max_position_embeddings=64, seed=1)  # other weights, the same folder
+        other, new = collect(*change)
+        assert new == 2, change
+        assert not any(torch.equal(other[name], H) for name, H in first.items()), change
+
+
+def test_rho_goes_to_e8p_by_bits_and_to_codebooks_in_its_place_by_name():
+    rho = "quantize.rho={bits2: 0.7, bits3: 0.8, bits4: 0.6, d4: 1.3, scalar2: 0.5}"
+    cfg = configs.compose("quip_sharp", "train", [rho, "quantize.tune=3", "quantize.sigma=0.2"])
+    quantizer = pipeline.Quantizer(cfg, None, None)
+    of_e8p = {1: None, 2: 0.7, 3: 0.8, 4: 0.6}  # one bit is the ball of E8 alone, at the scale that suits it
+    expected = {
+        "quip_sharp": of_e8p,
+        "quip_sharp_rfft": of_e8p,
+        "quip_sharp_no_rht": of_e8p,
+        "quip_sharp_no_ldlq": of_e8p,
+        "quip_sharp_no_e8": {2: 0.5, 3: None, 4: None},
+        "quip_sharp_d4": {2: 1.3},
+    }
+    for method in METHODS:
+        found = {bits: quantizer.options(method, bits) for bits in widths(method)}
+        if method in BASELINES:
+            assert not any(found.values())
+        else:
+            assert {bits: options["rho"] for bits, options in found.items()} == expected[method], method
+            assert all((options["tune"], options["sigma"]) == (3, 0.2) for options in found.values())
+
+
+def test_the_options_reach_the_quantiser(llama, tokens, tmp_path):
+    line = ["quantize.rho={bits2: 0.7, bits3: 0.8, bits4: 0.6, d4: 1.3, scalar2: 0.5}", "quantize.sigma=0.2"]
+    inputs = data.Inputs(llama(), None, tokens, None, tokens, ["key"])
+    quantizer = pipeline.Quantizer(
+        configs.compose("quip_sharp", "train", line), Run(tmp_path, paper="quip_sharp"), inputs
+    )
+    for method, bits, rho in (("quip_sharp", 3, 0.8), ("quip_sharp_d4", 2, 1.3)):
+        rows = records(quantizer.quantize(method, bits)[0])
+        assert len(rows) == 8
+        assert {(row["method"], row["rho"], row["sigma"]) for row in rows} == {(method, rho, 0.2)}
+
+
 def test_a_pass_that_was_killed_goes_on_with_the_layers_that_are_missing(llama, tokens, tmp_path, monkeypatch):
     whole = StoredHessians(Run(tmp_path, paper="quip_sharp"), llama(), tokens, 4, ["key"])
     (lost,) = (tmp_path / "cache").glob("stages/quip_sharp/hessians-model.layers.1-*.stage")
@@ -312,6 +459,60 @@ def test_layers_that_were_kept_are_not_quantised_again(tuned, llama, tokens, mon
     assert all(torch.equal(before[key], after[key]) for key in before)
 
 
+def test_a_plan_without_a_model_is_refused():
+    with pytest.raises(UserError, match=r"none of the methods \['quip_sharp_d4'\] comes in bits=\[3\]"):
+        pipeline.plan(configs.compose("quip_sharp", "train", ["methods=[quip_sharp_d4]", "bits=[3]"]))
+
+
+def test_hidden_states_that_a_killed_run_left_are_cleared(tmp_path):
+    run = SimpleNamespace(dir=tmp_path / "runs" / "0")
+    cfg = SimpleNamespace(offload=str(tmp_path / "hidden"))
+    own = Path(pipeline.Quantizer(cfg, run, None).offload)
+    (own / "hidden-states-xyz").mkdir(parents=True)
+    (own.parent / "of-another-run").mkdir()
+    assert Path(pipeline.Quantizer(cfg, run, None).offload) == own
+    assert [path.name for path in own.parent.iterdir()] == ["of-another-run"]
+    assert pipeline.Quantizer(cfg, SimpleNamespace(dir=tmp_path / "other" / "0"), None).offload != str(own)
+
+
+def test_a_quantize_job_that_dies_after_saving_goes_on(tmp_path, monkeypatch):
+    table = Run.table
+
+    def dies(self, name, rows):
+        if name == "summary":  # the last that is done
+            raise KeyboardInterrupt
+        table(self, name, rows)
+
+    monkeypatch.setattr(Run, "table", dies)
+    out = tmp_path / "quantised"
+    with pytest.raises(Interrupted):
+        launch("quip_sharp", [*SMALL, f"out={out}", f"paths.runs={tmp_path}/runs"], verb="quantize")
+    monkeypatch.undo()
+    folder = tmp_path / "runs" / "quip_sharp" / "default" / "latest"
+    assert launch("quip_sharp", [f"resume={folder}"], verb="quantize").metrics["megabytes"] > 0
+
+
+def test_evaluation_of_damaged_weights_is_an_error(tmp_path, llama):
+    folder = small_model(tmp_path, llama)
+    state = load_file(folder / "model.safetensors")
+    state["model.norm.weight"][0] = torch.nan
+    save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(UserError, match="not finite"):
+        launch(
+            "quip_sharp",
+            [f"model.path={folder}", "data.context=16", "data.test_chunks=2", "threads=1"],
+            verb="evaluate",
+        )
+
+
+def test_a_prompt_has_words_and_room_for_what_follows(tmp_path, llama):
+    line = [f"model.path={small_model(tmp_path, llama)}", "data.context=16", "data.test_chunks=2", "threads=1"]
+    with pytest.raises(UserError, match="prompt is empty"):
+        launch("quip_sharp", [*line, "prompt="], verb="evaluate")
+    with pytest.raises(UserError, match="more than the model's 32"):
+        launch("quip_sharp", [*line, "prompt=import", "new_tokens=40"], verb="evaluate")
+
+
 def test_hidden_states_in_files_change_nothing_and_leave_nothing(llama, tokens, tmp_path):
     def moments(offload):
         visits = walk(llama(), tokens, 4, keep=4, offload=offload)
@@ -319,7 +520,7 @@ def test_hidden_states_in_files_change_nothing_and_leave_nothing(llama, tokens, 
 
     for a, b in zip(moments(None), moments(str(tmp_path / "hidden")), strict=True):
         assert all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
-    assert not list((tmp_path / "hidden").iterdir())
+    assert not (tmp_path / "hidden").exists()
 
 
 def test_who_holds_a_batch_keeps_its_values_when_it_is_replaced(tmp_path):
@@ -331,6 +532,28 @@ def test_who_holds_a_batch_keeps_its_values_when_it_is_replaced(tmp_path):
     assert (states[0] == 0).all()
 
 
+@pytest.mark.parametrize(("three", "four", "wins"), [(11.0, 12.0, 3), (12.0, 12.0, 3), (12.0, 11.0, 0)])
+def test_scaling_counts_the_sizes_at_which_three_bits_are_as_good_as_four(
+    three, four, wins, tmp_path, llama, monkeypatch
+):
+    """With perplexities that depend on the codebook alone, each model's is where it belongs."""
+    known = {None: 9.0, "e8p": 20.0, "e8p_rvq3": three, "e8p_rvq4": four}
+    monkeypatch.setattr(
+        scaling, "perplexity", lambda model, *_, **__: known[(records(model) or [{}])[0].get("codebook")]
+    )
+    line = ["+exp=scaling", *small_job(tmp_path, llama), "data.context=16", "data.calibration_sequences=1", "data.test_chunks=1",
+            *CLAIMED["scaling"]]  # fmt: skip
+    result = launch("quip_sharp", line)
+    tables = result.record["tables"]
+    assert (result.metrics["scaling.three_bits_win"], result.metrics["scaling.budgets"]) == (wins, 3)
+    assert all((row["3 bits"], row["4 bits"]) == pytest.approx((three, four)) for row in tables["budgets"])
+    for width in (16, 24):
+        sizes = {row["bits"]: row["kilobytes"] for row in tables["scaling"] if row["width"] == width}
+        assert sizes[2] < sizes[3] < sizes[4] < sizes[16] == 4 * (4 * width**2 + 3 * width * 5 * width // 2) * 2 / 1000
+        for bits, perplexity_of in ((16, 9.0), (2, 20.0), (3, three), (4, four)):
+            assert result.metrics[f"scaling.{width}.{bits}bit.perplexity"] == perplexity_of
+
+
 def test_curves_are_compared_where_both_have_points():
     rows = [{"bits": 3, "kilobytes": k, "perplexity": 100 / k} for k in (3, 6.75, 12)]
     rows += [{"bits": 4, "kilobytes": k, "perplexity": 110 / k} for k in (4, 9, 16)]
@@ -338,3 +561,30 @@ def test_curves_are_compared_where_both_have_points():
     assert [b["kilobytes"] for b in budgets] == pytest.approx([4, 48**0.5, 12])
     assert [b["4 bits"] / b["3 bits"] for b in budgets] == pytest.approx([1.1] * 3)
     assert interpolate([(0, 0), (1, 2), (2, 2)], 0.5) == 1
+
+
+def test_hessians_are_packed_by_their_lower_triangle():
+    H = torch.arange(16.0, dtype=torch.float64).reshape(4, 4)
+    H = H + H.T
+    assert pack(H).tolist() == [H[i, j].item() for i in range(4) for j in range(i + 1)]
+    assert torch.equal(unpack(pack(H)), H)
+
+
+def test_json_lines_may_hold_other_separators_of_lines(tmp_path):
+    file = tmp_path / "text.jsonl"
+    file.write_text('{"text": "one\u2028line"}\n{"text": "another\x85line"}\n', encoding="utf-8", newline="\n")
+    assert data.texts(str(file), "train") == ["one\u2028line", "another\x85line"]
+
+
+def test_another_seed_of_the_run_draws_other_layers():
+    line = [
+        "parts=[layers]",
+        "layers.m=16",
+        "layers.n=32",
+        "layers.bits=[2]",
+        "layers.methods=[rtn]",
+        "layers.seeds=[0]",
+        "threads=1",
+    ]
+    found = [launch("quip_sharp", [*line, f"seed={seed}"]).metrics["layers.rtn2"] for seed in (0, 0, 1)]
+    assert found[0] == found[1] != found[2]
