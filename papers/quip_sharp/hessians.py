@@ -7,6 +7,7 @@ inputs. Memory is one layer's hidden states and O(n^2) per Hessian, never the ac
 
 import inspect
 from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import cast
@@ -190,8 +191,9 @@ def check_calibration(calibration: Tensor, model: nn.Module | None = None) -> No
     if calibration.ndim != 2 or calibration.dtype != torch.int64 or not calibration.numel():
         shape, dtype = tuple(calibration.shape), calibration.dtype
         raise ValueError(f"calibration must be token ids (n_seq, ctx) int64, not empty, got {shape} {dtype}")
-    embedding = getattr(model, "get_input_embeddings", lambda: None)()
-    count = getattr(embedding, "num_embeddings", None)
+    count = None
+    with suppress(NotImplementedError):  # some models do not say
+        count = getattr(getattr(model, "get_input_embeddings", lambda: None)(), "num_embeddings", None)
     low, high = (int(end) for end in calibration.aminmax())
     if low < 0 or (count is not None and high >= count):
         known = "" if count is None else f" below the {count} of the model's vocabulary"

@@ -20,11 +20,9 @@ from papers.quip_sharp.ldlq import (
     NOT_A_MOMENT,
     Factors,
     check_weight,
-    damped,
     factor,
     ldlq,
     proxy_error,
-    regularize,
     second_moment,
     tune_pass,
 )
@@ -131,8 +129,6 @@ def quantize_linear(
         if method == "quip":
             weight = torch.cat([baselines.quip(w.float(), H, bits, generator, sigma=sigma) for w in weights])
         else:
-            if method == "rtn":  # the only one that has no need to factor H
-                damped(lambda damping: torch.linalg.cholesky(regularize(H.double(), damping)), 1.0)
             weight = baselines.rtn(W, bits) if method == "rtn" else baselines.gptq(W, H, bits)
         overhead = _baseline_overhead(method, bits, W.shape, len(weights))
         return _checked(Quantized(weight, bits + overhead / W.numel(), proxy_error(W, weight, H), method, splits))
