@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from common.compiled import compiler
+from papers.quip_sharp import codebooks
 from papers.quip_sharp.codebooks import in_quarters
 
 if TYPE_CHECKING:
@@ -39,29 +40,40 @@ def look_ups(table: Callable[[], Tensor]) -> tuple[np.ndarray, np.ndarray]:
     return (entries[::256].copy(), entries[:256] ^ entries[0]) if len(entries) > 256 else (entries, entries[:0])
 
 
-@jit
-def add_product(words, start, rows, flips, weight, y, out, first, last):
-    """out[:, r] += weight * y @ (entries of row r's words) for first <= r < last.
+@cache
+def stages(name: str, residual_scale: float | None, blocks: int) -> tuple:
+    """starts, rows, flips and weights of a codebook's stages, as `product` takes them, for rows of so many blocks."""
+    codebook = codebooks.get(name, residual_scale)
+    rows, flips = zip(*map(look_ups, codebook.tables), strict=True)
+    sizes = [blocks * width // 8 for width in codebook.widths]  # bytes
+    return np.cumsum([0, *sizes[:-1]]), rows, flips, np.array(codebook.weights, np.float32) / 4
 
-    words (m, bytes) uint8, the stage's own from byte `start` on; rows, flips: see `look_ups`; y (vectors, columns) and
-    out (vectors, m) float32.
+
+@jit
+def product(words, starts, rows, flips, weights, y, out, first, last):
+    """out[:, r] = y @ (entries of row r's words) for first <= r < last, the stages of a codebook added up.
+
+    words (m, bytes) uint8; of stage s: its words begin at byte starts[s] of a row, rows[s] and flips[s] are its `look_ups`,
+    weights[s] its factor; y (vectors, columns) and out (vectors, m) float32. A row is read once, from its first byte to its last.
     """
     vectors, columns = y.shape
     entries = np.empty(columns // 8, np.int64)
     values = entries.view(np.int8)  # (columns,)
     for r in range(first, last):
-        row = words[r, start:]
-        if len(flips):
-            for j in range(len(entries)):
-                entries[j] = rows[row[2 * j + 1]] ^ flips[row[2 * j]]
-        else:
-            for j in range(len(entries)):
-                entries[j] = rows[row[j]]
-        for k in range(vectors):
-            total = np.float32(0)
-            for i in range(columns):
-                total += np.float32(values[i]) * y[k, i]
-            out[k, r] += weight * total
+        out[:, r] = 0
+        for s in range(len(rows)):
+            row, high, low = words[r, starts[s] :], rows[s], flips[s]
+            if len(low):
+                for j in range(len(entries)):
+                    entries[j] = high[row[2 * j + 1]] ^ low[row[2 * j]]
+            else:
+                for j in range(len(entries)):
+                    entries[j] = high[row[j]]
+            for k in range(vectors):
+                total = np.float32(0)
+                for i in range(columns):
+                    total += np.float32(values[i]) * y[k, i]
+                out[k, r] += weights[s] * total
 
 
 def multiply(layer: QuantLinear, y: Tensor) -> Tensor | None:
@@ -77,13 +89,11 @@ def multiply(layer: QuantLinear, y: Tensor) -> Tensor | None:
         return None
     flat = y.detach().reshape(vectors, columns).contiguous().numpy()
     words = layer.words.contiguous().numpy()
-    out = np.zeros((vectors, m), np.float32)
+    out = np.empty((vectors, m), np.float32)
+    codes = stages(codebook.name, codebook.residual_scale, columns // 8)
 
     def work(first: int, last: int) -> None:
-        start = 0
-        for table, width, weight in zip(codebook.tables, codebook.widths, codebook.weights, strict=True):
-            add_product(words, start, *look_ups(table), np.float32(weight / 4), flat, out, first, last)
-            start += columns // 8 * width // 8
+        product(words, *codes, flat, out, first, last)
 
     pieces = min(torch.get_num_threads(), m * columns // WEIGHTS_PER_THREAD + 1)
     edges = [m * i // pieces for i in range(pieces + 1)]
