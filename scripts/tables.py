@@ -67,7 +67,7 @@ def wanted(papers: Sequence[str], slow: bool) -> list[Entry]:
         names = ["ci"]
         if slow:
             here = [claim for claim in claims.read(paper) if all(map(can_be_met, claim["requires"]))]
-            names += sorted({name for claim in here for name in claim["experiments"]} - {"ci", "smoke"})
+            names += sorted({name for claim in here for name in claim["experiments"]} - {"default", "ci", "smoke"})
         jobs += [Entry(paper, name, fingerprint(paper, name)) for name in names]
     return jobs
 
