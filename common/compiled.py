@@ -27,9 +27,10 @@ def compiler(file: str, *modules: str) -> Callable[[Callable], Any]:
     """
     numba = need("numba")
     folder = Path(file).parent
-    digest = hashlib.sha256(b"".join((folder / f"{name}.py").read_bytes() for name in modules)).hexdigest()[:12]
-    cache = str(folder / "__pycache__" / f"numba-{digest}")
     options: dict[str, Any] = {"nogil": True, "fastmath": FAST, "error_model": "numpy"}
+    sources = b"".join((folder / f"{name}.py").read_bytes() for name in modules)
+    digest = hashlib.sha256(sources + repr([sorted(FAST), options["error_model"]]).encode()).hexdigest()[:12]
+    cache = str(folder / "__pycache__" / f"numba-{digest}")
 
     def jit(function: Callable) -> Any:
         before = numba.config.CACHE_DIR

@@ -48,12 +48,11 @@ def user_errors(about: str = "") -> Iterator[None]:
 
 def as_user_error(error: BaseException) -> BaseException:
     """What the user can fix, as a UserError that says how: most OSErrors, and too little memory. Anything else unchanged."""
-    if isinstance(error, MemoryError) or (
-        isinstance(error, RuntimeError) and "memory" in str(error) and "alloc" in str(error)
-    ):
-        return UserError(
-            f"not enough memory ({str(error).splitlines()[0] if str(error) else 'MemoryError'}): choose smaller sizes or batches"
-        )
+    # torch's own, of a GPU and of a CPU
+    out_of_memory = type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error)
+    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and out_of_memory):
+        what = str(error).partition("\n")[0] or "MemoryError"
+        return UserError(f"not enough memory ({what}): choose smaller sizes or batches")
     if not isinstance(error, OSError) or error.errno not in USER_ERRNO:
         return error
     where = f" ({error.filename})" if error.filename else ""

@@ -201,6 +201,10 @@ def _work(run: Run, job: Job, cfg: DictConfig, before: Result | None) -> None:
     if run.is_main:
         run.loggers = loggers.make(cfg.logger, run.dir, run.config)
     job.function(cfg, run)
+    if (
+        run.verb != "train"
+    ):  # its figures are on what the user gave it: of the claims only those on such a figure concern it
+        judged = [claim for claim in judged if claim["metric"] in run.metrics]
     run.claims, notes = claims.judge(judged, run.experiment, run.metrics, run.timings, run.data)
     for note in notes:
         run.note(note)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def process_state(run: Run) -> Iterator[None]:
-    """Environment and library switches that a run sets, put back at its end: a process may launch many."""
+    """Environment and library switches that a run sets, put back at its end (but numba's): a process may launch many."""
     before = dict(os.environ)
     if run.is_main:
         os.environ["PAPERS_RUN_FOLDER"] = str(run.dir)  # for the ranks that this process may start
@@ -34,9 +34,8 @@ def process_state(run: Run) -> Iterator[None]:
         for name in set(os.environ) - set(before):
             del os.environ[name]
         os.environ.update(before)
-        if (
-            "numba" in sys.modules
-        ):  # it kept the number of threads that it was imported with, and will not hear of another
+        if "numba" in sys.modules:
+            # its pool has the size that it was imported with, and it refuses to compile where this says another
             import numba
 
             os.environ["NUMBA_NUM_THREADS"] = str(numba.config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined]

@@ -174,13 +174,15 @@ def on_meta(architecture: Mapping[str, Any]) -> Any:
     """
     import torch
     import transformers
+    from huggingface_hub.errors import StrictDataclassError
 
     options = dict(architecture)
     try:
         config = transformers.AutoConfig.for_model(options.pop("model_type"), **options)
         with torch.device("meta"):
             return transformers.AutoModelForCausalLM.from_config(config)
-    except Exception as error:  # every architecture checks its own dimensions, each in its own way
+    except (ValueError, TypeError, KeyError, RuntimeError, ZeroDivisionError, StrictDataclassError) as error:
+        # every architecture checks its own dimensions, each in its own way
         raise UserError(
             f"model.architecture makes no model ({str(error).splitlines()[-1].strip() if str(error) else error!r}): mend its dimensions"
         ) from error

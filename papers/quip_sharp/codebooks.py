@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from papers.quip_sharp import e8p
+from papers.quip_sharp import e8p, lookup
 
 
 @dataclass(frozen=True)
@@ -43,12 +43,6 @@ class Codebook:
     decode: Callable[[Tensor], Tensor]
     residual_scale: float | None = None
     tables: tuple[Callable[[], Tensor], ...] = ()
-
-    def __reduce__(self) -> tuple:
-        return get, (
-            self.name,
-            self.residual_scale,
-        )  # by its name: the functions of a residual codebook cannot be pickled
 
     def quantize(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Nearest entry and its code: (..., block) -> (..., block) of x's dtype (float32 for integers), (...) int64."""
@@ -106,7 +100,7 @@ class Codebook:
         return rows.mul_(0.25)
 
 
-@e8p.constant
+@lookup.constant
 def in_quarters(table: Callable[[], Tensor], device: torch.device) -> Tensor:
     """A stage's entries, (2^width,) int64: the eight values of an entry in quarters, a byte each, the first value lowest."""
     return (table() * 4).to(torch.int8).contiguous().view(torch.int64).flatten().to(device)
@@ -149,20 +143,20 @@ def _table(name: str, bits: int, scale: float, grid: Callable[[], Tensor]) -> Co
 
 def _nearest(grid: Callable[[], Tensor], x: Tensor) -> Tensor:
     score = partial(_best, grid)
-    return e8p.encode_vectors(x, grid().shape[1], score, score)
+    return lookup.encode_vectors(x, grid().shape[1], score, score)
 
 
 def _best(grid: Callable[[], Tensor], x: Tensor) -> Tensor:
-    table = e8p.cached_copy(grid, x.dtype, x.device)
+    table = lookup.cached_copy(grid, x.dtype, x.device)
     scorer, norms = 2 * table.T, table.square().sum(1)
     return torch.cat([(part @ scorer - norms).argmax(1) for part in x.split(1 << 13)])
 
 
 def _lookup(grid: Callable[[], Tensor], codes: Tensor) -> Tensor:
-    return e8p.look_up(e8p.cached_copy(grid, torch.float32, codes.device), codes)
+    return lookup.look_up(lookup.cached_copy(grid, torch.float32, codes.device), codes)
 
 
-@e8p.constant
+@lookup.constant
 def e8_ball() -> Tensor:
     """1-bit E8, (256, 8) float32: the 241 vectors of E8 with norm^2 <= 2, and 15 of norm^2 4 (+-2 e_i, not -2 e_8)."""
     integer = torch.tensor(list(product((-1.0, 0.0, 1.0), repeat=8)))
@@ -171,7 +165,7 @@ def e8_ball() -> Tensor:
     return torch.cat([*near, 2 * torch.eye(8), -2 * torch.eye(8)[:7]])
 
 
-@e8p.constant
+@lookup.constant
 def d4_ball() -> Tensor:
     """D4: the 256 half-integer 4-vectors with an even sum and norm^2 <= 9. (256, 4) float32."""
     grid = torch.tensor(list(product([k / 2 for k in range(-5, 6, 2)], repeat=4)))
@@ -186,7 +180,7 @@ def _scalar(bits: int, scale: float) -> Codebook:
         return x.squeeze(-1).floor().clamp(-half, half - 1).long() + half
 
     def encode(x: Tensor) -> Tensor:
-        return e8p.encode_vectors(x, 1, nearest, nearest)
+        return lookup.encode_vectors(x, 1, nearest, nearest)
 
     return Codebook(f"scalar{bits}", bits, 1, scale, (bits,), encode, partial(_lookup, _levels(bits)))
 
@@ -204,14 +198,14 @@ def residual(name: str, scale: float, r: float, first: Codebook, second: Codeboo
     (width,) = second.widths
 
     def encode(x: Tensor) -> Tensor:
-        x = e8p.as_float(x)
-        if x.numel() and e8p.largest(x) > e8p.LONGEST:  # or the remainder's scale may take it out of float32
-            x = e8p.shorten(x)
+        x = lookup.as_float(x)
+        if x.numel() and lookup.largest(x) > lookup.LONGEST:  # or the remainder's scale may take it out of float32
+            x = lookup.shorten(x)
         x1, code1 = first.quantize(x)
         return (code1 << width) | second.encode((x - x1) * r)
 
     def decode(codes: Tensor) -> Tensor:
-        e8p.check_words(codes, 1 << (sum(first.widths) + width))
+        lookup.check_words(codes, 1 << (sum(first.widths) + width))
         codes = codes.long()
         return first.decode(codes >> width) + second.decode(codes & (2**width - 1)) / r
 

@@ -59,6 +59,7 @@ def load(cfg: Any, run: Run) -> Inputs:
     )
     config = json.loads(model.config.to_json_string(use_diff=False))
     config.pop("_name_or_path", None)  # a copy of a folder is the same model
+    check_ids(model, cfg.model.path, calibration, test, *([] if tuning is None else [tuning]))
     key = [*model_key(where), config, cfg.model.dtype]
     return Inputs(model, tokenizer, calibration, tuning, test, key)
 
@@ -68,6 +69,16 @@ def check_context(model: nn.Module, context: int, what: str = "data.context is")
     longest = getattr(model.config, "max_position_embeddings", None)
     if longest and context > longest:
         raise UserError(f"{what} {context} tokens, more than the model's {longest}: take {longest} or less")
+
+
+def check_ids(model: Any, path: str, *tokens: Tensor) -> None:
+    """UserError where the tokenizer gives ids that the model has no embedding for."""
+    count = getattr(model.get_input_embeddings(), "num_embeddings", None)
+    largest = max(int(ids.max()) for ids in tokens)
+    if count is not None and largest >= count:
+        raise UserError(
+            f"the tokenizer in {path} gives token {largest}, and its model knows {count}: get the tokenizer that belongs to it"
+        )
 
 
 def random_windows(documents: list[str], tokenizer: Any, context: int, n: int, rng: torch.Generator) -> Tensor:

@@ -16,6 +16,7 @@ def evaluate(cfg, run: Run) -> None:
     from common.data import text
     from common.metrics.language import bits_per_byte, chunk_losses
     from common.models import language
+    from common.optional import installed
     from papers.quip_sharp import data, settings
     from papers.quip_sharp.linear import QuantLinear
     from papers.quip_sharp.model import bits_per_weight
@@ -23,8 +24,17 @@ def evaluate(cfg, run: Run) -> None:
     settings.check(cfg)
     model, tokenizer = language.load(cfg.model.path, run=run, dtype=cfg.model.dtype, device=run.device)
     data.check_context(model, cfg.data.context)
+    ids = None
+    if cfg.prompt is not None:
+        ids = tokenizer(cfg.prompt, return_tensors="pt").input_ids.to(run.device)
+        if not ids.numel():
+            raise UserError("prompt is empty: give some text, or leave it out")
+        data.check_context(model, ids.shape[1] + cfg.new_tokens, "prompt and new_tokens together take")
+        if run.device == "cpu" and not installed("numba"):
+            run.note("numba is not installed: writing takes two to three times as long (pip install -e '.[compiled]')")
     stream = text.token_stream(data.limited(data.texts(cfg.data.test, "test", run), cfg.data.characters), tokenizer)
     chunks = text.chunked(stream, cfg.data.context, cfg.data.test_chunks)
+    data.check_ids(model, cfg.model.path, chunks, *([] if ids is None else [ids]))
     losses = run.stage(
         "losses",
         lambda: chunk_losses(model, chunks, cfg.batch_size, lambda batches: run.progress(batches, "evaluate")),
@@ -42,11 +52,7 @@ def evaluate(cfg, run: Run) -> None:
         found["bits_per_weight"] = bits_per_weight(model)
     run.log(found)
     run.table("summary", [found])
-    if cfg.prompt is not None:
-        ids = tokenizer(cfg.prompt, return_tensors="pt").input_ids.to(run.device)
-        if not ids.numel():
-            raise UserError("prompt is empty: give some text, or leave it out")
-        data.check_context(model, ids.shape[1] + cfg.new_tokens, "prompt and new_tokens together take")
+    if ids is not None:
         written = model.generate(ids, max_new_tokens=cfg.new_tokens, do_sample=False)
         run.table("generated", [{"text": tokenizer.decode(written[0])}])
 

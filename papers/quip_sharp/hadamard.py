@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from papers.quip_sharp.e8p import constant
+from papers.quip_sharp.lookup import constant
 
 # Base orders K = 4 * odd, in the order they are looked up (n = odd * 2^q needs q >= 2, so K is unique).
 PALEY_I = {12: 11, 20: 19, 60: 59, 108: 107, 140: 139}  # K = q + 1,    q prime = 3 mod 4

@@ -57,7 +57,9 @@ class SecondMoment:
     def matrix(self) -> Tensor:
         """H = E[x x^T], not centred. (n, n) float64. ValueError where nothing was seen, or NaN or infinities."""
         if not self.count:
-            raise ValueError(f"no inputs seen: {self.name} was not reached by the calibration data")
+            raise ValueError(
+                f"no inputs seen: {self.name} was not reached by the calibration data, or its weight is used without it"
+            )
         if not torch.isfinite(self.scatter).all():
             raise ValueError(
                 f"the inputs of {self.name} have NaN or infinite entries: the model overflows on its calibration data "

@@ -24,12 +24,9 @@ from papers.quip_sharp.checkpoint import FORMAT, rebuild, structure
 from papers.quip_sharp.linear import QuantLinear
 
 METHOD = "quip_sharp"
-KINDS = {
-    "words": "U8",
-    "SU": "F16",
-    "SV": "F16",
-    "scale": "F32",
-}  # as safetensors names the types of a QuantLinear's tensors
+CONFIG = "config.json"
+# safetensors' names of the types that the tensors of a QuantLinear have, whatever the type of the model
+KINDS = {"words": "U8", "SU": "F16", "SV": "F16", "scale": "F32", "U_phases": "F16", "V_phases": "F16"}
 
 
 @register_quantization_config(METHOD)
@@ -58,7 +55,7 @@ class QuipSharpQuantizer(HfQuantizer):
                 rebuild(model, self.quantization_config.to_dict())
         except (KeyError, IndexError, AttributeError, TypeError) as error:
             raise ValueError(
-                f"config.json does not describe this model ({error!r}): quantise the model again, or get the folder again"
+                f"config.json does not describe this model ({error!r}): load it with AutoModelForCausalLM, or get the folder again"
             ) from error
         self.files = list(checkpoint_files or [])
         check_tensors(model, self.files)
@@ -69,8 +66,7 @@ class QuipSharpQuantizer(HfQuantizer):
         with torch.no_grad():
             wanted = {
                 f"{name}.{own}": (linear, own, buffer.device)
-                for name, linear in model.named_modules()
-                if isinstance(linear, QuantLinear)
+                for name, linear in _quant_linears(model).items()
                 for own, buffer in linear.named_buffers()
                 if own != "bias"
             }
@@ -83,10 +79,7 @@ class QuipSharpQuantizer(HfQuantizer):
 
     def get_state_dict_and_metadata(self, model: Any) -> tuple[None, dict]:
         """Called first by the model's `save_pretrained`: the config says what the model is now, tensors keep their names."""
-        linears = [module for module in model.modules() if isinstance(module, QuantLinear)]
-        if not linears:
-            raise ValueError("the model has no QuantLinear: quantise it with a QuIP# method first")
-        if any(isinstance(linear.SU, nn.Parameter) for linear in linears):
+        if any(isinstance(linear.SU, nn.Parameter) for linear in _quant_linears(model).values()):
             raise ValueError(
                 "the model is being tuned: end that with set_tuning(False) on its QuantLinears before saving"
             )
@@ -103,34 +96,33 @@ class QuipSharpQuantizer(HfQuantizer):
 
 
 def attach(model: Any) -> None:
-    """Make the quantised model's own `save_pretrained` write a folder that loads as one."""
-    model.hf_quantizer = QuipSharpQuantizer(QuipSharpConfig(**structure(model)))
+    """Make the quantised model's own `save_pretrained` write a folder that loads as one. ValueError where it has no QuantLinear."""
+    if not _quant_linears(model):
+        raise ValueError("the model has no QuantLinear: quantise it with a QuIP# method first")
+    model.hf_quantizer = QuipSharpQuantizer(QuipSharpConfig())  # filled in when the model is saved
 
 
 def save_pretrained(model: Any, folder: str | Path, tokenizer: Any = None) -> None:
-    """Write a quantised model so that `from_pretrained` loads it, whole or not at all where the folder is new or empty.
+    """Write a quantised model so that `from_pretrained` loads it. A folder that was interrupted in this has no config.json.
 
     ValueError where the model has no QuantLinear, or is in tuning, or the folder is a file.
     """
-    folder = Path(folder).absolute()
+    folder = Path(folder).resolve()
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file: name a folder")
     attach(model)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as scratch:
-        whole = Path(scratch) / folder.name
-        model.save_pretrained(whole)
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".saving-", dir=folder) as scratch:
+        model.save_pretrained(scratch)
         if tokenizer is not None:
-            tokenizer.save_pretrained(whole)
-        if folder.is_dir() and any(folder.iterdir()):
-            for file in sorted(whole.iterdir()):
-                file.replace(folder / file.name)
-        else:
-            whole.replace(folder)
+            tokenizer.save_pretrained(scratch)
+        (folder / CONFIG).unlink(missing_ok=True)  # of what was here before
+        for file in sorted(Path(scratch).iterdir(), key=lambda file: file.name == CONFIG):  # it comes last
+            file.replace(folder / file.name)
 
 
 def check_tensors(model: nn.Module, files: list[str]) -> None:
-    """Raise ValueError unless the files hold exactly the model's tensors, whole, of the right shapes, and words that are bytes."""
+    """Raise ValueError unless the files hold exactly the model's tensors, whole, of the right shapes, those of QuantLinears of the right types."""
     expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     found: dict[str, tuple[int, ...]] = {}
     kinds: dict[str, str] = {}
@@ -141,12 +133,11 @@ def check_tensors(model: nn.Module, files: list[str]) -> None:
                 found[key], kinds[key] = tuple(part.get_shape()), part.get_dtype()
     missing, unexpected = set(expected) - set(found), set(found) - set(expected)
     for group in _tied(model):
-        if present := sorted(group & set(found)):
-            missing -= group
+        if present := [name for name in group if name in found]:
+            missing -= set(group)
             unexpected |= set(present[1:])
     wrong = sorted(key for key in expected.keys() & found.keys() if expected[key] != found[key])
-    owners = [name for name, linear in model.named_modules() if isinstance(linear, QuantLinear)]
-    own = {f"{name}.{tensor}": kind for name in owners for tensor, kind in KINDS.items()}
+    own = {f"{name}.{tensor}": kind for name in _quant_linears(model) for tensor, kind in KINDS.items()}
     typed = sorted(key for key, kind in own.items() if kinds.get(key, kind) != kind)
     for keys, what in (
         (sorted(missing), "missing"),
@@ -161,15 +152,19 @@ def check_tensors(model: nn.Module, files: list[str]) -> None:
             )
 
 
-def _tied(model: nn.Module) -> list[set[str]]:
-    """Names under which one tensor stands, or will once transformers has tied the weights: a file has each of them once."""
-    names: dict[int, set[str]] = {}
+def _quant_linears(model: nn.Module) -> dict[str, QuantLinear]:
+    return {name: module for name, module in model.named_modules() if isinstance(module, QuantLinear)}
+
+
+def _tied(model: nn.Module) -> list[list[str]]:
+    """Names under which one tensor stands, or will once transformers has tied the weights: a file has one of them, the first say."""
+    names: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
-        names.setdefault(id(parameter), set()).add(name)
+        names.setdefault(id(parameter), []).append(name)
     groups = [group for group in names.values() if len(group) > 1]
     keys = getattr(model, "_tied_weights_keys", None)
     if getattr(getattr(model, "config", None), "tie_word_embeddings", False) and isinstance(keys, dict):
-        groups += [{name, source} for name, source in keys.items()]
+        groups += [[source, name] for name, source in keys.items()]
     return groups
 
 

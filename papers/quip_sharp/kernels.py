@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from threading import Thread
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -33,8 +33,8 @@ jit = compiler(__file__, "kernels")
 def look_ups(table: Callable[[], Tensor]) -> tuple[np.ndarray, np.ndarray]:
     """(rows, flips), int64, so that the entry of a word is rows[high byte] ^ flips[low byte], its eight values as bytes, in quarters.
 
-    E8P in quarters is odd everywhere, so that negating a value is an XOR with 0b11111100 and a shift by -1/4 in place
-    of 1/4 one with 2: the 65,536 entries (512 KB) come from two tables of 2 KB. Words of one byte have no flips.
+    An E8P value in quarters is 4 s + 1 or 4 s - 1 with s in +-{1/2, 3/2, 5/2}: negating s is an XOR with 0b11111100, and the
+    other shift one with 2. So the 65,536 entries (512 KB) come from two tables of 2 KB. Words of one byte have no flips.
     """
     entries = in_quarters(table, torch.device("cpu")).numpy()  # (2^width,)
     return (entries[::256].copy(), entries[:256] ^ entries[0]) if len(entries) > 256 else (entries, entries[:0])
@@ -85,7 +85,9 @@ def multiply(layer: QuantLinear, y: Tensor) -> Tensor | None:
     vectors = y.numel() // columns
     if not codebook.tables or sys.byteorder != "little" or not 0 < vectors <= VECTORS or y.dtype != torch.float32:
         return None
-    if (torch.is_grad_enabled() and y.requires_grad) or torch.compiler.is_compiling():
+    if (
+        torch.is_grad_enabled() and y.requires_grad
+    ) or torch.compiler.is_compiling():  # torch.export has no values for numpy
         return None
     flat = y.detach().reshape(vectors, columns).contiguous().numpy()
     words = layer.words.contiguous().numpy()
@@ -97,10 +99,9 @@ def multiply(layer: QuantLinear, y: Tensor) -> Tensor | None:
 
     pieces = min(torch.get_num_threads(), m * columns // WEIGHTS_PER_THREAD + 1)
     edges = [m * i // pieces for i in range(pieces + 1)]
-    others = [Thread(target=work, args=pair) for pair in zip(edges[1:], edges[2:], strict=False)]
-    for thread in others:
-        thread.start()
-    work(0, edges[1])
-    for thread in others:
-        thread.join()
+    if pieces == 1:
+        work(0, m)
+    else:
+        with ThreadPoolExecutor(pieces) as pool:
+            list(pool.map(work, edges, edges[1:]))
     return torch.from_numpy(out).reshape(*y.shape[:-1], m)

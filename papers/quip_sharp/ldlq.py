@@ -40,8 +40,11 @@ def check_hessian(H: Tensor) -> Tensor:
             "the Hessian has NaN or infinite entries: the model overflows on its calibration data "
             "(run it in float32 or bfloat16, and check the calibration tokens)"
         )
-    if (H - H.T).abs().amax() > 1e-3 * H.abs().amax():
-        raise ValueError("the Hessian is not symmetric: give the second moment of the inputs, x^T x / N")
+    least, most = H.aminmax()
+    allowed = 1e-3 * torch.maximum(-least, most)
+    for i in range(0, len(H), 512):  # a panel at a time: H may be as large as the memory allows
+        if (H[i : i + 512, : i + 512] - H[: i + 512, i : i + 512].T).abs().amax() > allowed:
+            raise ValueError("the Hessian is not symmetric: give the second moment of the inputs, x^T x / N")
     return H
 
 
@@ -74,7 +77,10 @@ def regularize(H: Tensor, sigma: float = 1e-2) -> Tensor:
 
     An H of zeros (a layer that never fires) becomes sigma I: every direction then counts the same.
     """
-    H = check_hessian(H)
+    return _regularized(check_hessian(H), sigma)
+
+
+def _regularized(H: Tensor, sigma: float) -> Tensor:
     H = (H + H.T) / 2
     mean = H.diagonal().mean()
     if mean < 0:
@@ -96,6 +102,11 @@ def block_ldl(H: Tensor, block: int) -> tuple[Tensor, Tensor]:
         raise TypeError(f"the block must be an integer, got {block!r}")
     if block < 1 or n % block:
         raise ValueError(f"the size of H ({n}) must be a multiple of the block ({block})")
+    return _block_ldl(H, block)
+
+
+def _block_ldl(H: Tensor, block: int) -> tuple[Tensor, Tensor]:
+    n = len(H)
     C = torch.linalg.cholesky(H)
     k = n // block
     diagonal = C.reshape(k, block, k, block).diagonal(dim1=0, dim2=2).permute(2, 0, 1)  # (k, g, g)
@@ -103,10 +114,10 @@ def block_ldl(H: Tensor, block: int) -> tuple[Tensor, Tensor]:
     columns = C.reshape(n, k, block).transpose(0, 1)  # (k, n, g)
     L = torch.linalg.solve_triangular(diagonal, columns, upper=False, left=False)  # C_{:,k} C_kk^{-1}
     L = L.transpose(0, 1).reshape(n, n).contiguous()
-    eye = torch.eye(block, dtype=H.dtype, device=H.device)
+    # exactly I in the diagonal blocks, where the solve leaves rounding errors
     L.view(k, block, k, block).diagonal(dim1=0, dim2=2).copy_(
-        eye[:, :, None]
-    )  # exactly, where the solve leaves rounding errors
+        torch.eye(block, dtype=H.dtype, device=H.device)[..., None]
+    )
     return L, D
 
 
@@ -125,10 +136,11 @@ def factor(H: Tensor, block: int, sigma: float = 1e-2) -> Factors:
 
     Raises ValueError for NaN, and where damping by the mean diagonal does not help.
     """
+    H = check_hessian(H)
 
     def attempt(damping: float) -> tuple[Tensor, Tensor, Tensor]:
-        regular = regularize(H, damping)
-        L, D = block_ldl(regular, block)
+        regular = _regularized(H, damping)
+        L, D = _block_ldl(regular, block)
         if not torch.isfinite(L).all():
             raise torch.linalg.LinAlgError("the factor overflows")
         return regular, L, D

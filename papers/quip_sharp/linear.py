@@ -6,6 +6,7 @@ Names follow the paper: SV (n,) sits on the inputs, SU (m,) on the outputs. (The
 round.) They start as random signs and may become arbitrary reals in fine-tuning; the scale is kept apart.
 """
 
+import logging
 from collections.abc import Callable
 from functools import cache
 
@@ -17,10 +18,10 @@ from common.errors import UserError
 from papers.quip_sharp import codebooks
 from papers.quip_sharp.incoherence import Rotation, apply_core, empty_state
 
+log = logging.getLogger(__name__)
 CHUNK = 1 << 18  # weights decoded at a time: 1 MB of float32, which stays in cache; 4096 x 4096 would be 64 MB
-Kernel = Callable[
-    ["QuantLinear", Tensor], Tensor | None
-]  # (layer, y (..., columns)) -> W~ y (..., rows), None: decode it
+# (layer, y (..., columns)) -> W~ y (..., rows), or None for what it leaves to the decoded product
+Kernel = Callable[["QuantLinear", Tensor], Tensor | None]
 
 
 def cpu_kernel(layer: "QuantLinear", y: Tensor) -> Tensor | None:
@@ -33,7 +34,8 @@ def cpu_kernel(layer: "QuantLinear", y: Tensor) -> Tensor | None:
 def _compiled() -> Kernel | None:
     try:
         from papers.quip_sharp.kernels import multiply
-    except UserError:  # no numba
+    except UserError as error:
+        log.warning("products with single vectors are three times slower than they need be: %s", error)
         return None
     return multiply
 
@@ -131,8 +133,10 @@ class QuantLinear(nn.Module):
     @torch.compiler.disable  # a compiled model calls its quantised layers as they are
     def forward(self, x: Tensor) -> Tensor:
         """(..., in_features) -> (..., out_features), x's dtype."""
-        if x.shape[-1] != self.in_features:
-            raise ValueError(f"expected inputs with {self.in_features} features, got {x.shape[-1]}")
+        if not x.is_floating_point():
+            raise TypeError(f"expected inputs of floating-point numbers, got {x.dtype}")
+        if not x.ndim or x.shape[-1] != self.in_features:
+            raise ValueError(f"expected inputs with {self.in_features} features, got a shape of {tuple(x.shape)}")
         dtype = torch.promote_types(x.dtype, torch.float32)
         # The rotations are matrix products, which autocast would round to bfloat16.
         with torch.autocast(x.device.type, enabled=False):
@@ -229,7 +233,11 @@ class QuantLinear(nn.Module):
         return self
 
     def __getstate__(self) -> dict:
-        return {**self.__dict__, "_pending": None}  # outputs kept for a moment are no part of a copy of the layer
+        # outputs kept for a moment are no part of a copy; a codebook is its name, as its functions cannot be pickled
+        return {**self.__dict__, "_pending": None, "codebook": (self.codebook.name, self.codebook.residual_scale)}
+
+    def __setstate__(self, state: dict) -> None:
+        super().__setstate__({**state, "codebook": codebooks.get(*state["codebook"])})
 
     def extra_repr(self) -> str:
         codebook = f"{self.codebook.name} ({self.codebook.bits} bits)"

@@ -17,6 +17,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from papers.quip_sharp.checkpoint import pack, unpack
 from papers.quip_sharp.finetune import Tuning, finetune_block
@@ -105,7 +106,7 @@ def quantize_model(
     if not done:
         raise ValueError("the model has no nn.Linear to quantise (besides its output head): is it quantised already?")
     _warn_of_rest(quantized_model)
-    if method not in BASELINES and hasattr(quantized_model, "save_pretrained"):  # a model of transformers
+    if method not in BASELINES and isinstance(quantized_model, PreTrainedModel):
         from papers.quip_sharp import hf
 
         hf.attach(quantized_model)

@@ -31,8 +31,7 @@ def quantize(cfg, run: Run) -> None:
     if not cfg.out:
         raise UserError("name the folder to write: add out=FOLDER to the command")
     out = Path(cfg.out).expanduser().absolute()
-    if not any((run.dir / "stages").glob("saved-*")):  # by this very run, before it was interrupted
-        make_empty(out)
+    run.stage("out", lambda: make_empty(out))  # from now on it is this run's, resumed or not
 
     inputs = data.load(cfg, run)
     model, history = Quantizer(cfg, run, inputs).quantize(cfg.method, cfg.bits, cfg.finetune)
@@ -50,16 +49,11 @@ def quantize(cfg, run: Run) -> None:
 
             found[f"perplexity.{name}"] = run.stage(f"perplexity-{name}", value_of)
     if run.is_main:
-
-        def save() -> int:
-            if cfg.save_dtype is not None:
-                model.to(getattr(torch, cfg.save_dtype))  # words, signs and scales keep their own
-            hf.save_pretrained(model, out, inputs.tokenizer)
-            return sum(file.stat().st_size for file in out.glob("*.safetensors"))
-
-        size = run.stage("saved", save)
-        found["megabytes"] = size / 1e6
-        run.say(f"quantised model: {out} ({size / 1e6:.1f} MB of weights)")
+        if cfg.save_dtype is not None:
+            model.to(getattr(torch, cfg.save_dtype))  # words, signs and scales keep their own
+        hf.save_pretrained(model, out, inputs.tokenizer)
+        found["megabytes"] = sum(file.stat().st_size for file in out.glob("*.safetensors")) / 1e6
+        run.say(f"quantised model: {out} ({found['megabytes']:.1f} MB of weights)")
     run.log(found)
     run.table("summary", [{**found, "context": cfg.data.context}])
 

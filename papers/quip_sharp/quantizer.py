@@ -122,7 +122,6 @@ def quantize_linear(
     generator = as_generator(rng)
     _check_options(method, bits, sigma, tune)
     weights, H = _check_tensors(W, H)
-    H = H.to(weights[0].device)
     splits = tuple(len(w) for w in weights)
     if method in BASELINES:
         W = torch.cat([w.float() for w in weights])
@@ -287,7 +286,7 @@ def _check_tensors(W: Tensor | Sequence[Tensor], H: Tensor) -> tuple[list[Tensor
         raise TypeError(f"W must be a tensor (m, n) or a list of them, got {type(W).__name__}")
     if not weights:
         raise ValueError("no weight to quantise")
-    H = second_moment(H)
+    H = second_moment(H.to(weights[0].device) if isinstance(H, Tensor) else H)
     for w in weights:
         check_weight(w, len(H))
         peak = w.abs().max().item()

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from common import lazy, optional
+from common import compiled, lazy, optional
 from common.compiled import compiler
-from common.errors import UserError, choose, known, user_errors
+from common.errors import UserError, as_user_error, choose, known, user_errors
 from common.files import ROOT, sha256_of_arrays
 from common.metrics.summary import log_slope, spread
 from common.rng import seeded
@@ -27,19 +27,27 @@ def test_extras_are_those_of_the_project_file():
     assert set(optional.EXTRAS["bench"].values()) == names["bench"]
 
 
-def test_compiled_functions_are_cached_by_the_sources_that_they_are_made_of(tmp_path):
+def test_compiled_functions_are_cached_by_their_sources_and_options(tmp_path, monkeypatch):
     module = tmp_path / "loops.py"
-    module.write_text("def double(x):\n    return 2 * x\n")
 
-    def compiled():
+    def anew(factor: int) -> int:
+        module.write_text(f"def times(x):\n    return {factor} * x\n")
         names: dict = {}
         exec(compile(module.read_text(), str(module), "exec"), names)
-        return compiler(str(module), "loops")(names["double"])
+        return compiler(str(module), "loops")(names["times"])(3)
 
-    assert compiled()(3) == 6
-    module.write_text("def double(x):\n    return 3 * x\n")
-    assert compiled()(3) == 9
-    assert len(list((tmp_path / "__pycache__").glob("numba-*"))) == 2
+    assert [anew(2), anew(3)] == [6, 9]
+    monkeypatch.setattr(compiled, "FAST", {"nsz"})
+    assert anew(3) == 9
+    assert len(list((tmp_path / "__pycache__").glob("numba-*"))) == 3
+
+
+def test_too_little_memory_is_the_users_to_mend_and_other_talk_of_memory_is_not():
+    for error in (MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"),
+                  torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB")):  # fmt: skip
+        assert isinstance(as_user_error(error), UserError)
+    bug = RuntimeError("The tensor has a non-zero number of elements, but its data is not allocated yet, memory")
+    assert as_user_error(bug) is bug
 
 
 def test_what_is_compiled_after_two_runs_finds_the_threads_it_began_with():

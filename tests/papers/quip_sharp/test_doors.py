@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from papers.quip_sharp import baselines, codebooks, e8p, hadamard, synthetic
+from papers.quip_sharp import baselines, codebooks, e8p, hadamard, lookup, synthetic
 from papers.quip_sharp.hessians import check_calibration, collect_hessians
 from papers.quip_sharp.incoherence import as_generator
 from papers.quip_sharp.ldlq import block_ldl, block_ldlq, factor
@@ -47,7 +47,7 @@ def test_nearest_codeword_at_every_distance(name, size, dtype):
     x = (directions(64, codebook.block) * size).to(dtype)
     score = 2 * x.double() @ table.T - table.square().sum(1)
     found = score.gather(1, codebook.encode(x)[:, None])[:, 0]
-    tolerance = 1e-6 if dtype == torch.float32 and size <= e8p.FAR else 1e-11
+    tolerance = 1e-6 if dtype == torch.float32 and size <= lookup.FAR else 1e-11
     assert (score.amax(1) - found <= tolerance * score.amax(1).abs().clamp(min=1)).all()
 
 
@@ -217,7 +217,9 @@ def test_hessians_that_are_no_second_moment(layer, method):
     swap[0, 1] = swap[1, 0] = 1
     negative = torch.eye(32)
     negative[3, 3] = -0.3
-    hidden = [] if method == "rtn" else [indefinite(32, -1.5)]  # RTN factors nothing: it sees the diagonal, and its own error
+    hidden = (
+        [] if method == "rtn" else [indefinite(32, -1.5)]
+    )  # RTN factors nothing: it sees the diagonal, and its own error
     for bad in (-H, -torch.eye(32), swap, negative, *hidden):
         with pytest.raises(ValueError, match="not a second moment"):
             quantize_linear(W, bad, method)
@@ -337,7 +339,7 @@ def test_complaints_about_a_linear_name_it(llama, tokens):
 
 def run_alone(code: str) -> None:
     """In a process of its own, where no table has been built."""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
 
 
@@ -345,14 +347,14 @@ def test_tables_first_asked_for_under_another_device_or_mode_are_built_on_the_cp
     run_alone(
         """
 import torch
-from papers.quip_sharp import codebooks, e8p, hadamard
+from papers.quip_sharp import codebooks, e8p, hadamard, lookup
 torch.set_num_threads(1)
 cpu = torch.device("cpu")
 with torch.device("meta"), torch.inference_mode():
     made = [codebooks.in_quarters(table, cpu) for name in codebooks.NAMES for table in codebooks.get(name).tables]
     made += [e8p.codebook(), e8p.packed_table(), e8p.part_grid(), codebooks.e8_ball(), codebooks.d4_ball()]
     made += [hadamard._factor_matrix(12, False, torch.float32, cpu)]
-    made += [e8p.cached_copy(e8p.is_odd, torch.int64, cpu)]
+    made += [lookup.cached_copy(e8p.is_odd, torch.int64, cpu)]
 assert all(table.device == cpu and not table.is_inference() for table in made)
 for name in codebooks.NAMES:
     codebook = codebooks.get(name)

@@ -1,6 +1,7 @@
 """Second moments, streamed and merged, and the walk through the original layers (traps viii and ix)."""
 
 import copy
+import weakref
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from papers.quip_sharp import hessians
 from papers.quip_sharp.hessians import SecondMoment, collect_hessians, decoder_layers, groups_of, walk
 
 
@@ -288,3 +290,19 @@ def test_a_linear_that_is_never_reached_is_named_as_such(tokens):
 
     with pytest.raises(ValueError, match="not reached"):
         collect_hessians(Unused(), tokens)
+
+
+def test_a_layers_accumulators_are_gone_when_the_next_ones_are_made(llama, tokens, monkeypatch):
+    alive, most = weakref.WeakSet(), []
+
+    class Counted(SecondMoment):
+        def __init__(self, *args):
+            super().__init__(*args)
+            alive.add(self)
+            most.append(len(alive))
+
+    monkeypatch.setattr(hessians, "SecondMoment", Counted)
+    for visit in walk(llama(num_hidden_layers=3), tokens):
+        held = visit  # as a caller's loop variable does
+    assert held.name == "model.layers.2"
+    assert max(most) == 4  # the groups of one layer

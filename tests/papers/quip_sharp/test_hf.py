@@ -126,7 +126,10 @@ def test_a_folder_is_written_whole_or_not_at_all(quantized, tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         hf.save_pretrained(quantized, tmp_path / "out", Tokenizer())
-    assert not list(tmp_path.iterdir())
+    assert not list((tmp_path / "out").iterdir())
+    (tmp_path / "link").symlink_to(tmp_path / "out")
+    hf.save_pretrained(quantized, tmp_path / "link")
+    assert {"config.json", "model.safetensors"} <= {path.name for path in (tmp_path / "out").iterdir()}
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match="is a file"):
         hf.save_pretrained(quantized, tmp_path / "file")
@@ -207,7 +210,7 @@ def test_tensors_of_another_type_are_an_error(own, damaged):
 
 def test_a_head_beside_the_embedding_that_it_is_tied_to_is_an_error(damaged):
     edit(damaged, lambda state: state.update({"lm_head.weight": torch.zeros(64, 32)}))
-    with pytest.raises(ValueError, match=r"not of this model \(model.embed_tokens.weight"):
+    with pytest.raises(ValueError, match=r"not of this model \(lm_head.weight"):
         AutoModelForCausalLM.from_pretrained(damaged)
 
 
@@ -250,8 +253,10 @@ def test_another_format_is_an_error(damaged):
 
 
 def test_a_model_that_is_not_quantised_or_in_tuning_is_not_saved(llama, tokens, tmp_path):
+    dense = llama()
     with pytest.raises(ValueError, match="no QuantLinear"):
-        hf.save_pretrained(llama(), tmp_path)
+        hf.save_pretrained(dense, tmp_path)
+    dense.save_pretrained(tmp_path)  # which it can as before
     model = quantize_model(llama(), tokens, "quip_sharp", 2, 0)
     next(m for m in model.modules() if isinstance(m, QuantLinear)).set_tuning()
     with pytest.raises(ValueError, match="tuned"):

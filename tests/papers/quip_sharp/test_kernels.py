@@ -5,8 +5,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from papers.quip_sharp import codebooks, kernels, linear
+from papers.quip_sharp import codebooks, linear
 from papers.quip_sharp.linear import QuantLinear
+
+pytest.importorskip("numba")
+from papers.quip_sharp import kernels
 
 NAMES = ("e8p", "e8p_rvq3", "e8p_rvq4", "e8_1bit")
 
@@ -90,6 +93,24 @@ def test_threads_share_the_rows(monkeypatch, threads):
     monkeypatch.setattr(kernels, "WEIGHTS_PER_THREAD", 64)
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     assert torch.equal(kernels.multiply(layer, y), whole)
+
+
+def test_an_error_in_a_thread_is_raised(monkeypatch):
+    def fails(*args):
+        raise RuntimeError("in a thread")
+
+    monkeypatch.setattr(kernels, "WEIGHTS_PER_THREAD", 64)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    monkeypatch.setattr(kernels, "product", fails)
+    with pytest.raises(RuntimeError, match="in a thread"):
+        kernels.multiply(filled("e8p", 8, 64), torch.zeros(1, 64))
+
+
+def test_a_layer_can_be_exported():
+    layer = filled("e8p", 16, 32)
+    x = torch.randn(2, 32, generator=gen())
+    exported = torch.export.export(layer, (x,), strict=False)
+    torch.testing.assert_close(exported.module()(x), layer(x), rtol=1e-5, atol=1e-5)
 
 
 def test_a_layer_works_without_numba(monkeypatch):

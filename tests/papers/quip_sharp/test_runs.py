@@ -24,7 +24,7 @@ from common.models import language
 from common.models.language import STDLIB_LM
 from common.run import Run
 from common.training import resumable
-from papers.quip_sharp import data, pipeline, scaling
+from papers.quip_sharp import data, hf, pipeline, scaling
 from papers.quip_sharp.hessian_store import StoredHessians, pack, unpack
 from papers.quip_sharp.hessians import collect_hessians, walk
 from papers.quip_sharp.hidden_states import HiddenStates
@@ -176,6 +176,7 @@ def test_quantize_then_evaluate_agree_and_the_size_is_exact(tmp_path):
     found = launch("quip_sharp", [*SMALL[:2], "data.test_chunks=2", "threads=1", f"model.path={out}", "prompt=def", "new_tokens=4"],
                    verb="evaluate")  # fmt: skip
     assert found.metrics["perplexity"] == made.metrics["perplexity.quantized"]
+    assert made.record["claims"] == found.record["claims"] == []  # they are on the paper's own experiments
     assert found.metrics["bits_per_weight"] == made.metrics["bits_per_weight"]
     assert found.record["tables"]["generated"][0]["text"].startswith("def")
     with pytest.raises(UserError, match="not empty"):
@@ -476,20 +477,28 @@ def test_hidden_states_that_a_killed_run_left_are_cleared(tmp_path):
 
 
 def test_a_quantize_job_that_dies_after_saving_goes_on(tmp_path, monkeypatch):
-    table = Run.table
+    save = hf.save_pretrained
 
-    def dies(self, name, rows):
-        if name == "summary":  # the last that is done
-            raise KeyboardInterrupt
-        table(self, name, rows)
+    def dies(*args):
+        save(*args)
+        raise KeyboardInterrupt
 
-    monkeypatch.setattr(Run, "table", dies)
+    monkeypatch.setattr(hf, "save_pretrained", dies)
     out = tmp_path / "quantised"
     with pytest.raises(Interrupted):
         launch("quip_sharp", [*SMALL, f"out={out}", f"paths.runs={tmp_path}/runs"], verb="quantize")
     monkeypatch.undo()
     folder = tmp_path / "runs" / "quip_sharp" / "default" / "latest"
     assert launch("quip_sharp", [f"resume={folder}"], verb="quantize").metrics["megabytes"] > 0
+
+
+@pytest.mark.parametrize("verb", ["quantize", "evaluate"])
+def test_a_tokenizer_of_another_model_is_an_error(verb, tmp_path, llama):
+    folder = small_model(tmp_path, llama)
+    llama(vocab_size=100).save_pretrained(folder)
+    line = [f"model.path={folder}", "data.context=16", "data.test_chunks=2", "threads=1"]
+    with pytest.raises(UserError, match="its model knows 100"):
+        launch("quip_sharp", [*line, f"out={tmp_path / 'out'}"] if verb == "quantize" else line, verb=verb)
 
 
 def test_evaluation_of_damaged_weights_is_an_error(tmp_path, llama):
