@@ -8,7 +8,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 from torch import Tensor
 from torch.nn.functional import max_pool2d
 
@@ -102,7 +102,8 @@ def scaling(rows: Sequence[Mapping[str, Any]]) -> Figure:
         axis.plot(*zip(*points, strict=True), marker="o", label=label)
     axis.set(xscale="log", yscale="log", xlabel="kilobytes of the quantised layers", ylabel="perplexity per token")
     for side in (axis.xaxis, axis.yaxis):
+        side.set_major_locator(LogLocator(subs=(1, 2, 3, 5)))
         side.set_major_formatter("{x:g}")
-        side.set_minor_formatter("{x:g}")
+        side.set_minor_formatter(NullFormatter())
     axis.legend()
     return figure

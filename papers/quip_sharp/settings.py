@@ -25,14 +25,8 @@ AT_LEAST = {
 }  # fmt: skip
 DTYPES = ("float32", "bfloat16", "float16")
 NOT_EMPTY = ("parts", "bits", "tuning.bits", "gaussian.factors", "layers.methods", "methods")
-ONCE = (
-    "bits",
-    "tuning.bits",
-    "methods",
-    "ablations",
-    "layers.bits",
-    "layers.methods",
-)  # each entry names units of work
+# each entry names units of work
+ONCE = ("bits", "tuning.bits", "methods", "ablations", "layers.bits", "layers.methods")
 POSITIVE = ("layers.wide", *(f"quantize.rho.{name}" for name in ("bits2", "bits3", "bits4", "d4", "scalar2")))
 
 
