@@ -301,6 +301,8 @@ def check_names(paper: str, verb: str, parsed: Sequence[Any]) -> None:
             raise UserError(
                 f"{paper} does not train with Lightning and takes no trainer=: choose the device with device=cpu or device=cuda"
             )
+        if key == "run.dry" and key not in keys():
+            raise UserError(f"{paper} {verb} has no dry run: leave out run.dry=true")
         if key not in keys():
             raise UserError(
                 f"unknown key {key!r} of {paper} {verb}: {known('the keys are', key, [k for k, is_leaf in keys().items() if is_leaf] or list(keys()))}"

@@ -1,4 +1,4 @@
-"""`@experiment` turns a function `job(cfg, run)` into a command, and `launch` runs that command from Python.
+"""Run a job: `main(train)` makes a function `train(cfg, run)` the command of its file, `launch` runs it from Python.
 
 The way of a run: the line is parsed and checked, Hydra composes the config, a folder is opened and locked, result.json
 says `running`, the job does its work, the claims are judged, result.json says `done`. See docs/design.md.
@@ -13,8 +13,9 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from common import configs, files, machine, result
 from common.errors import Interrupted, UserError, as_user_error, choose, user_errors
@@ -24,40 +25,38 @@ from common.run import Run, free_folder, rank
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-__all__ = ["Job", "Result", "Run", "experiment", "launch", "load_result", "run_parts"]
+__all__ = ["Job", "Result", "Run", "launch", "load_result", "main", "run_parts"]
 
 MAY_CHANGE_ON_RESUME = ("logger", "device", "threads", "paths")
 
 
+@dataclass(frozen=True)
 class Job:
-    """A function `(cfg, run) -> None` and the command it is. Call it without arguments for the command line."""
+    """A function `(cfg, run) -> None` of a module, and the names it has: `papers.<paper>.<verb>` holds `<verb>`."""
 
-    def __init__(self, paper: str, function: Callable[[DictConfig, Run], None], dry: bool = False):
-        self.paper, self.function, self.dry = paper, function, dry
-        self.verb = Path(function.__code__.co_filename).stem
-        self.module = (
-            function.__globals__["__spec__"].name if function.__globals__.get("__spec__") else function.__module__
-        )
-        self.__doc__ = function.__doc__
+    module: str
+    function: Callable[[DictConfig, Run], None]
 
-    def __call__(self, *args: Any) -> Any:
-        if args:
-            return self.function(*args)
-        from common import command
+    @property
+    def paper(self) -> str:
+        return self.module.split(".")[-2]
 
-        sys.exit(command.main(self, sys.argv[1:]))
-
-    def launch(self, overrides: Sequence[str] = ()) -> Result:
-        """Run in this process and return the result; see `launch`."""
-        return launch_line(self, configs.parse_line(overrides).overrides)
+    @property
+    def verb(self) -> str:
+        return self.module.split(".")[-1]
 
 
-def experiment(paper: str, dry: bool = False) -> Callable[[Callable[[DictConfig, Run], None]], Job]:
-    """Make a function the job of its file: `papers/<paper>/<verb>.py`, configured by `configs/<paper>/<verb>.yaml`.
+def main(function: Callable[[DictConfig, Run], None]) -> NoReturn:
+    """Run a verb's function as the command of its file, and exit: `if __name__ == "__main__": main(train)`."""
+    from common import command
 
-    dry: whether the job knows `run.dry=true` (build on the meta device, estimate, stop); others refuse it.
-    """
-    return lambda function: Job(paper, function, dry)
+    module = function.__globals__["__spec__"]  # the file was started by its path, not with -m, where this is None
+    if module is None:
+        path = Path(function.__code__.co_filename).resolve()
+        name = ".".join(path.relative_to(files.ROOT).with_suffix("").parts)
+    else:
+        name = module.name
+    sys.exit(command.main(Job(name, function), sys.argv[1:]))
 
 
 def run_parts(cfg: Any, run: Run, parts: Mapping[str, Callable[[Any, Run], None]]) -> None:
@@ -77,20 +76,20 @@ def run_parts(cfg: Any, run: Run, parts: Mapping[str, Callable[[Any, Run], None]
 
 def find_job(paper: str, verb: str = "train") -> Job:
     """The job of a paper's verb. Raises UserError naming what there is."""
-    module = importlib.import_module(module_of(paper, verb))
-    return next(value for value in vars(module).values() if isinstance(value, Job))
+    module = module_of(paper, verb)
+    return Job(module, getattr(importlib.import_module(module), verb))
 
 
 def module_of(paper: str, verb: str) -> str:
-    """The module of a job: a paper's, or a script that has a config. Raises UserError naming what there is."""
-    if paper not in configs.papers():
-        with contextlib.suppress(UserError):
-            if (files.ROOT / "scripts" / f"{verb}.py").exists() and verb in configs.verbs(paper):
-                return f"scripts.{verb}"
+    """The module of a job: `papers.<paper>.<verb>`, or `<paper>.<verb>` where a package of jobs lies beside papers.
+
+    Raises UserError naming what there is.
+    """
+    if paper not in configs.papers() and not (files.ROOT / "configs" / paper).is_dir() or paper == "common":
         raise UserError(f"unknown paper {paper!r}: {configs.known('the papers are', paper, configs.papers())}")
     if verb not in configs.verbs(paper):
         raise UserError(f"{paper} has no verb {verb!r}: {configs.known('its verbs are', verb, configs.verbs(paper))}")
-    return f"papers.{paper}.{verb}"
+    return f"papers.{paper}.{verb}" if paper in configs.papers() else f"{paper}.{verb}"
 
 
 def launch(paper: str, overrides: Sequence[str] = (), verb: str = "train") -> Result:
@@ -101,7 +100,7 @@ def launch(paper: str, overrides: Sequence[str] = (), verb: str = "train") -> Re
 
     >>> launch("quip_sharp", ["+exp=smoke"]).metrics["..."]                      # doctest: +SKIP
     """
-    return find_job(paper, verb).launch(overrides)
+    return launch_line(find_job(paper, verb), configs.parse_line(overrides).overrides)
 
 
 # ---- one run ---------------------------------------------------------------------------------------------------------
@@ -190,8 +189,6 @@ def _work(run: Run, job: Job, cfg: DictConfig, before: Result | None) -> None:
     """What happens between `running` and `done`."""
     from common import claims, loggers
 
-    if cfg.run.dry and not job.dry:
-        raise UserError(f"{job.paper} {job.verb} has no dry run: leave out run.dry=true")
     loggers.check(cfg.logger)
     with user_errors():
         judged = claims.read(run.paper)  # a mistake in the file shows before the work

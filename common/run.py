@@ -66,7 +66,7 @@ class Run:
     Everything handed to `log`, `time`, `table`, `figure` and `note` ends in `<dir>/result.json`. Use it as
 
     >>> def train(cfg, run):                                        # doctest: +SKIP
-    ...     weights = run.stage("fit", lambda: fit(run.rng("init")), key=cfg.seed)    # kept when the run is killed
+    ...     weights = run.stage("fit", fit, run.rng("init"))    # kept when the run is killed
     ...     run.log({"test.accuracy": evaluate(weights)})
     """
 
@@ -187,8 +187,8 @@ class Run:
             raise UserError("seeds is empty: name at least one, seeds=[0] say")
         return [int(seed) + 1000 * self.seed for seed in listed]
 
-    def stage(self, name: str, fn: Callable[[], T], key: Any = None, shared: bool = False) -> T:
-        """The result of `fn()`, computed once: a run that is killed and resumed goes on after the last finished stage.
+    def stage(self, name: str, fn: Callable[..., T], *args: Any, key: Any = None, shared: bool = False) -> T:
+        """The result of `fn(*args)`, computed once: a run that is killed and resumed goes on after the last finished stage.
 
         key: anything with a JSON form that the result depends on besides the run's config (a data sha256, say).
         shared: keep it under `$PAPERS_CACHE` for every run; then `key` must say all that the result depends on.
@@ -213,7 +213,7 @@ class Run:
                     return self._used_stage(name, kept["value"], path, shared)
             seed_globals(self.rng("stage", file))
             with self.recording() as events:
-                value = fn()
+                value = fn(*args)
             seed_globals(
                 self.rng("after stage", file)
             )  # what follows must not depend on whether the stage was computed

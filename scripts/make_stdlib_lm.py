@@ -7,13 +7,12 @@ The model is a `LlamaForCausalLM` folder with its tokenizer, the embedded defaul
 
 from __future__ import annotations
 
-from common.experiment import Run, experiment
+from common.experiment import Run, main
 
 PRETOKENS = r"\n+ *| ?[A-Za-z_]+| ?[0-9]| ?[^\sA-Za-z0-9_]+|\s+"  # a newline and its indentation are one token
 
 
-@experiment("stdlib_lm")
-def make(cfg, run: Run) -> None:
+def make_stdlib_lm(cfg, run: Run) -> None:
     import math
     import shutil
     from pathlib import Path
@@ -197,4 +196,4 @@ def curve(run: Run):
 
 
 if __name__ == "__main__":
-    make()
+    main(make_stdlib_lm)

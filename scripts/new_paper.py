@@ -105,10 +105,9 @@ def rate(rows: Sequence[Mapping[str, Any]]) -> plots.Figure:
 
 from __future__ import annotations
 
-from common.experiment import Run, experiment, run_parts
+from common.experiment import Run, main, run_parts
 
 
-@experiment("{name}")
 def train(cfg, run: Run) -> None:
     from common.configs import at_least
     from papers.{name} import studies  # heavy imports stay inside the job: --help is instant
@@ -121,7 +120,7 @@ def train(cfg, run: Run) -> None:
 
 
 if __name__ == "__main__":
-    train()
+    main(train)
 ''',
     "papers/{name}/claims.yaml": """# The paper's headline claims: docs/add_a_paper.md says what each field means.
 - id: E1.mean

@@ -75,7 +75,7 @@ def test_a_paper_has_its_parts(paper):
     ), "title: citation"
 
 
-@pytest.mark.parametrize(("paper", "verb"), [*JOBS, ("stdlib_lm", "make_stdlib_lm")])
+@pytest.mark.parametrize(("paper", "verb"), [*JOBS, ("scripts", "make_stdlib_lm")])
 def test_every_job_composes(paper, verb):
     assert configs.compose(paper, verb).seed == 0
 
@@ -148,8 +148,8 @@ def test_links_in_documents_lead_somewhere(path):
 @pytest.mark.parametrize("paper", PAPERS)
 def test_help_is_light(paper):
     code = (
-        f"import sys; sys.argv = ['x']; from papers.{paper} import train; from common import command; "
-        "command.main(train.train, ['--help']); "
+        "import sys; sys.argv = ['x']; from common import command, experiment; "
+        f"command.main(experiment.find_job('{paper}'), ['--help']); "
         "print([m for m in ('torch', 'pytorch_lightning', 'transformers', 'hydra', 'numpy') if m in sys.modules])"
     )
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=60)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from common.experiment import Run, experiment, run_parts
+from common.experiment import Run, main, run_parts
 
 
-@experiment("loss_shaping", dry=True)
 def train(cfg, run: Run) -> None:
     from papers.loss_shaping import dry, settings, studies
 
@@ -23,4 +22,4 @@ def train(cfg, run: Run) -> None:
 
 
 if __name__ == "__main__":
-    train()
+    main(train)

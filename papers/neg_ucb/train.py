@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from common.experiment import Run, experiment, run_parts
+from common.experiment import Run, main, run_parts
 
 
-@experiment("neg_ucb", dry=True)
 def train(cfg: Any, run: Run) -> None:
     from papers.neg_ucb import dry, play, regret, settings, studies
 
@@ -28,4 +27,4 @@ def train(cfg: Any, run: Run) -> None:
 
 
 if __name__ == "__main__":
-    train()
+    main(train)

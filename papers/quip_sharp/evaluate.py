@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from common.errors import UserError
-from common.experiment import Run, experiment
+from common.experiment import Run, main
 
 
-@experiment("quip_sharp")
 def evaluate(cfg, run: Run) -> None:
     import math
 
@@ -58,4 +57,4 @@ def evaluate(cfg, run: Run) -> None:
 
 
 if __name__ == "__main__":
-    evaluate()
+    main(evaluate)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import tempfile
 
 from common.errors import UserError
-from common.experiment import Run, experiment
+from common.experiment import Run, main
 
 
-@experiment("quip_sharp")
 def quantize(cfg, run: Run) -> None:
     from pathlib import Path
 
@@ -71,4 +70,4 @@ def make_empty(folder) -> None:
 
 
 if __name__ == "__main__":
-    quantize()
+    main(quantize)

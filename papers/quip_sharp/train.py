@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from common.errors import UserError
-from common.experiment import Run, experiment
+from common.experiment import Run, main
 
 
-@experiment("quip_sharp", dry=True)
 def train(cfg, run: Run) -> None:
     from papers.quip_sharp import dry, scaling, settings, studies
 
@@ -96,4 +95,4 @@ def ratios(metrics: dict) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    train()
+    main(train)

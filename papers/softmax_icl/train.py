@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from common.experiment import Run, experiment, run_parts
+from common.experiment import Run, main, run_parts
 
 
-@experiment("softmax_icl")
 def train(cfg, run: Run) -> None:
     from papers.softmax_icl import beyond, networks, real_prompts, settings, theorems
 
@@ -30,4 +29,4 @@ def train(cfg, run: Run) -> None:
 
 
 if __name__ == "__main__":
-    train()
+    main(train)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from common.experiment import Run, experiment, run_parts
+from common.experiment import Run, main, run_parts
 
 
-@experiment("window_ann", dry=True)
 def train(cfg, run: Run) -> None:
     from papers.window_ann import dry, settings
 
@@ -23,4 +22,4 @@ def train(cfg, run: Run) -> None:
 
 
 if __name__ == "__main__":
-    train()
+    main(train)

@@ -13,10 +13,9 @@ from pathlib import Path
 import pytest
 
 from common.data import stdlib
-from common.experiment import load_result
+from common.experiment import launch, load_result
 from common.files import ROOT
 from common.models import language
-from scripts.make_stdlib_lm import make
 
 TINY = ["model.vocabulary=400", "model.hidden=32", "model.feed_forward=40", "model.blocks=1", "model.context=32", "steps=30", "warmup=5",
         "batch_size=2", "evaluate_every=15", "evaluate_chunks=4", "save_seconds=0.0", "threads=1"]  # fmt: skip
@@ -38,11 +37,11 @@ def library(tmp_path_factory):
 
 def test_killed_training_resumes_to_the_same_model(library, tmp_path):
     words = [*TINY, f"library={library}"]
-    whole = make.launch([*words, f"out={tmp_path / 'whole'}"])
+    whole = launch("scripts", [*words, f"out={tmp_path / 'whole'}"], "make_stdlib_lm")
     environment = {**os.environ, "PAPERS_RUNS": str(tmp_path / "killed"), "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen([sys.executable, "-m", "scripts.make_stdlib_lm", *words, f"out={tmp_path / 'resumed'}"], cwd=ROOT, env=environment,
                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
-    parent = tmp_path / "killed" / "stdlib_lm" / "default"
+    parent = tmp_path / "killed" / "scripts" / "default"
     deadline = time.monotonic() + 120
     while (
         time.monotonic() < deadline and process.poll() is None and not list(parent.glob("2*/checkpoints/train.state"))
@@ -52,7 +51,7 @@ def test_killed_training_resumes_to_the_same_model(library, tmp_path):
     process.wait()
     (folder,) = parent.glob("2*")
     assert load_result(folder).status == "running"
-    resumed = make.launch([f"resume={folder}"])
+    resumed = launch("scripts", [f"resume={folder}"], "make_stdlib_lm")
     assert resumed.metrics == whole.metrics
     assert (tmp_path / "resumed" / "model.safetensors").read_bytes() == (
         tmp_path / "whole" / "model.safetensors"

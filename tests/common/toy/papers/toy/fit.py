@@ -2,10 +2,9 @@
 
 import time
 
-from common.experiment import Run, experiment
+from common.experiment import Run, main
 
 
-@experiment("toy")
 def fit(cfg, run: Run) -> None:
     import pytorch_lightning as pl
     import torch
@@ -36,4 +35,4 @@ def fit(cfg, run: Run) -> None:
 
 
 if __name__ == "__main__":
-    fit()
+    main(fit)

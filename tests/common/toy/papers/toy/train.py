@@ -3,10 +3,9 @@
 import os
 import time
 
-from common.experiment import Run, experiment
+from common.experiment import Run, main
 
 
-@experiment("toy")
 def train(cfg, run: Run) -> None:
     from common.errors import UserError
     from common.training import resumable
@@ -60,4 +59,4 @@ def count(run: Run, what: str) -> None:
 
 
 if __name__ == "__main__":
-    train()
+    main(train)
