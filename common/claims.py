@@ -1,10 +1,10 @@
-"""A paper's claims (papers/<name>/claims.yaml) and what a run says of them."""
+"""Claims of a paper (papers/<name>/claims.yaml): reading them, judging a run by them, which of them fail it."""
 
 from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,21 +12,12 @@ from common.configs import folder_of, papers
 from common.optional import installed
 
 PROVENANCE = ("paper", "repo", "recalled", "inferred", "derived")
-FIELDS = {
-    "id",
-    "statement",
-    "source",
-    "provenance",
-    "paper_value",
-    "metric",
-    "op",
-    "threshold",
-    "gate",
-    "experiments",
-    "requires",
-    "calibrated",
-}
 REQUIRED = ("id", "statement", "source", "provenance", "metric", "op")
+DEFAULTS: dict[str, Any] = {"paper_value": None, "threshold": None, "gate": True, "experiments": ["ci"], "requires": [],
+                            "calibrated": None, "refuted_by": None, "tuned": None}  # fmt: skip
+FIELDS = {*REQUIRED, *DEFAULTS}
+# what may be overridden in an experiment whose claims still count
+AS_IT_STANDS = ("exp", "seed", "device", "threads", "logger", "paths", "launcher", "resume", "hydra")
 COMPARE: dict[str, Callable[[Any, Any], bool]] = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
                                                   "in": lambda value, bounds: bounds[0] <= value <= bounds[1]}  # fmt: skip
 
@@ -58,15 +49,7 @@ def validate(entries: Any, path: Path) -> list[dict[str, Any]]:
             raise wrong(f"needs {', '.join(REQUIRED)}")
         if unknown := set(entry) - FIELDS:
             raise wrong(f"unknown field {', '.join(sorted(unknown))}; the fields are {', '.join(sorted(FIELDS))}")
-        claim = {
-            "paper_value": None,
-            "threshold": None,
-            "gate": True,
-            "experiments": ["ci"],
-            "requires": [],
-            "calibrated": None,
-            **entry,
-        }
+        claim = DEFAULTS | entry
         if claim["id"] in seen:
             raise wrong("the id is used twice")
         if claim["provenance"] not in PROVENANCE:
@@ -83,25 +66,64 @@ def validate(entries: Any, path: Path) -> list[dict[str, Any]]:
                 raise wrong(f"{name} is a list of names")
         if not isinstance(claim["gate"], bool):
             raise wrong("gate is true or false")
+        _check_refutation(claim, wrong)
+        _check_tuning(claim, wrong)
         seen.add(claim["id"])
         claims.append(claim)
     return claims
 
 
-def _check_threshold(claim: dict[str, Any], wrong: Callable[[str], ValueError]) -> None:
-    def number(value: Any) -> bool:
-        return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+def _number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
+
+def _check_threshold(claim: dict[str, Any], wrong: Callable[[str], ValueError]) -> None:
     threshold = claim["threshold"]
     if claim["op"] == "report":
         if threshold is not None or claim["gate"]:
             raise wrong("a reported claim has threshold: null and gate: false")
     elif claim["op"] == "in":
-        pair = isinstance(threshold, list) and len(threshold) == 2 and all(map(number, threshold))
+        pair = isinstance(threshold, list) and len(threshold) == 2 and all(map(_number, threshold))
         if not pair or threshold[0] > threshold[1]:
             raise wrong("op in takes threshold: [low, high]")
-    elif not number(threshold):
+    elif not _number(threshold):
         raise wrong("threshold must be a number")
+
+
+def _check_refutation(claim: dict[str, Any], wrong: Callable[[str], ValueError]) -> None:
+    """A gate has been seen to fail: the figure of a named wrong variant misses the threshold."""
+    refuted = claim["refuted_by"]
+    if refuted is None:
+        return
+    if not isinstance(refuted, dict) or set(refuted) != {"what", "value"} or not isinstance(refuted["what"], str):
+        raise wrong("refuted_by is {what: the wrong variant, value: its figure}")
+    if not refuted["what"].strip() or not _number(refuted["value"]):
+        raise wrong("refuted_by names a variant (what) and its figure, a number (value)")
+    if claim["op"] == "report":
+        raise wrong("a reported claim has no threshold that refuted_by could miss")
+    if claim["gate"] and verdict(claim, refuted["value"]):
+        raise wrong(f"refuted_by refutes nothing: {refuted['value']} meets the threshold")
+
+
+def _check_tuning(claim: dict[str, Any], wrong: Callable[[str], ValueError]) -> None:
+    """Contestants are tuned alike: by as many trials, on the same data. A method without settings has 0 trials."""
+    if claim["tuned"] is None:
+        return
+    if not isinstance(claim["tuned"], dict) or not claim["tuned"]:
+        raise wrong("tuned is {method: {trials, on, chosen}}")
+    for method, entry in claim["tuned"].items():
+        if not isinstance(entry, dict) or set(entry) != {"trials", "on", "chosen"}:
+            raise wrong(f"tuned.{method} is {{trials, on, chosen}}")
+        trials, chosen = entry["trials"], entry["chosen"]
+        if not isinstance(trials, int) or isinstance(trials, bool) or trials < 0 or not isinstance(chosen, dict):
+            raise wrong(f"tuned.{method}: trials is a whole number, chosen a mapping of settings")
+        if trials and not (isinstance(entry["on"], str) and entry["on"].strip()):
+            raise wrong(f"tuned.{method}: on names the worlds or data it was tuned on")
+        if not trials and chosen:
+            raise wrong(f"tuned.{method}: 0 trials are for a method without settings; it has {', '.join(chosen)}")
+    searched = [(entry["trials"], entry["on"]) for entry in claim["tuned"].values() if entry["trials"]]
+    if len(set(searched)) > 1:
+        raise wrong("tuned: every method takes as many trials as the others, on the same data")
 
 
 def judge(claims: list[dict[str, Any]], experiment: str, metrics: Mapping[str, Any], timings: Mapping[str, Any],
@@ -109,28 +131,34 @@ def judge(claims: list[dict[str, Any]], experiment: str, metrics: Mapping[str, A
     """The claims that this experiment judges, each with `value` and `holds` (True, False, or None: not measured here).
 
     data: the run's data records, for `requires`. Returns the claims and notes on what could not be judged. A figure that
-    was measured and is NaN does not hold.
+    was measured and is NaN does not hold. A claim whose needs are met and that nothing measured has `unmeasured: True`:
+    it fails the run where it gates, see `failing`. One whose metric `m` has `m.low` and `m.high` beside it carries them
+    as its `interval`.
     """
     judged, notes, unmeasured = [], [], []
     elsewhere: dict[str, list[str]] = {}  # what is required and not here -> claims
     for claim in claims:
         if experiment not in claim["experiments"]:
             continue
-        missing = [need for need in claim["requires"] if not available(need, data)]
+        missing = unmet(claim, data)
         name = claim["metric"]
         source, key = (timings, name.removeprefix("timings.")) if name.startswith("timings.") else (metrics, name)
-        value, holds = source.get(key), None
+        found: dict[str, Any] = {"value": None, "holds": None}
         if missing:
-            absent = [f"that {name[1:]} is not used" if name.startswith("!") else name for name in missing]
+            absent = [f"that {need[1:]} is not used" if need.startswith("!") else need for need in missing]
             elsewhere.setdefault(", ".join(absent), []).append(claim["id"])
         elif key not in source:
             unmeasured.append(f"{claim['id']} ({name})")
-        elif value is None or not math.isfinite(value):
-            value, holds = None, False if claim["op"] != "report" else None
+            found["unmeasured"] = True
+        elif not _finite(source[key]):
+            found["holds"] = False if claim["op"] != "report" else None
             notes.append(f"claim {claim['id']}: {name} is not a finite number")
         else:
-            holds = verdict(claim, value)
-        judged.append(claim | {"value": None if missing else value, "holds": holds})
+            found |= {"value": source[key], "holds": verdict(claim, source[key])}
+            ends = [source.get(f"{key}.{end}") for end in ("low", "high")]
+            if all(map(_finite, ends)):
+                found["interval"] = ends
+        judged.append(claim | found)
     for need, ids in elsewhere.items():
         notes.append(f"not judged in this run, as it requires {need}: {', '.join(ids)}")
     if unmeasured:
@@ -138,9 +166,36 @@ def judge(claims: list[dict[str, Any]], experiment: str, metrics: Mapping[str, A
     return judged, notes
 
 
+def _finite(value: Any) -> bool:
+    return value is not None and math.isfinite(value)
+
+
+def changed(overrides: Iterable[str]) -> list[str]:
+    """The overrides that make an experiment another one: its claims are then shown for information, and fail nothing."""
+    names = [(text, text.lstrip("+~").partition("=")[0]) for text in overrides]
+    return [text for text, name in names if name.split(".")[0].split("/")[0] not in AS_IT_STANDS]
+
+
+def failing(record: Mapping[str, Any]) -> list[str]:
+    """The ids of the claims that fail a run, given what its result.json holds: exit code 3 where there are any.
+
+    Gated claims that do not hold, and gated claims whose needs are met and that nothing measured; none of them where the
+    experiment was changed (see `changed`).
+    """
+    if changed(record["overrides"]):
+        return []
+    gated = (claim for claim in record["claims"] if claim["gate"])
+    return [claim["id"] for claim in gated if claim["holds"] is False or claim.get("unmeasured")]
+
+
 def verdict(claim: Mapping[str, Any], value: float) -> bool | None:
     """Whether a finite value meets the claim's threshold; None for a reported claim."""
     return None if claim["op"] == "report" else bool(COMPARE[claim["op"]](value, claim["threshold"]))
+
+
+def unmet(claim: Mapping[str, Any], data: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """What a claim requires and these data records do not give."""
+    return [need for need in claim["requires"] if not available(need, data)]
 
 
 def available(need: str, data: Mapping[str, Mapping[str, Any]]) -> bool:

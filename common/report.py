@@ -8,7 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 LONG = 40  # rows; of a longer table a terminal gets both ends
-VERDICT = {True: "yes", False: "NO", None: "-"}
+# the one vocabulary of verdicts, by `holds`: on a terminal, in the pages, in `papers list --json`
+VERDICTS: dict[bool | None, str] = {True: "holds", False: "does not hold", None: "not measured"}
+VERDICT = VERDICTS  # (its name until common.cli says VERDICTS)
 
 
 def number(value: Any) -> str:
@@ -36,16 +38,71 @@ def papers_value(claim: Mapping[str, Any]) -> str:
     return str(claim["paper_value"]) if claim["paper_value"] is not None else f"({claim['provenance']})"
 
 
-CLAIM_COLUMNS = ("claim", "statement", "paper", "ours", "threshold", "gate", "holds")
+def verdict(claim: Mapping[str, Any]) -> str:
+    """What is said of a claim: one of VERDICTS, "reported" of a figure without a threshold, or what a run of it needs."""
+    if claim["holds"] is None and claim["value"] is not None:
+        return "reported"
+    needs = claim.get("needs")
+    return f"not run: needs {', '.join(needs)}" if needs and claim["holds"] is None else VERDICTS[claim["holds"]]
+
+
+def counts(claims: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """How many gated claims have each of VERDICTS."""
+    gated = [claim["holds"] for claim in claims if claim["gate"]]
+    return {word: gated.count(holds) for holds, word in VERDICTS.items()}
+
+
+def counted(claims: Iterable[Mapping[str, Any]]) -> str:
+    """The gated claims in words, "25 hold, 1 does not hold, 2 not measured", without the parts that are nought."""
+    found = counts(claims)
+    plural = {"holds": "hold", "does not hold": "do not hold"}
+    return ", ".join(f"{n} {word if n == 1 else plural.get(word, word)}" for word, n in found.items() if n)
+
+
+def refutation(claim: Mapping[str, Any]) -> str:
+    """What a wrong variant measures: "a run with Q = 0 gives 0.47"; empty where the claim names none."""
+    refuted = claim.get("refuted_by")
+    return f"a run with {refuted['what']} gives {number(refuted['value'])}" if refuted else ""
+
+
+def measured(claim: Mapping[str, Any]) -> str:
+    """Our figure, with its interval where it has one."""
+    low, high = claim.get("interval") or (None, None)
+    return number(claim["value"]) + (f" [{number(low)}, {number(high)}]" if low is not None else "")
 
 
 def claim_rows(claims: Iterable[Mapping[str, Any]]) -> list[dict[str, str]]:
-    """One row a claim, the columns being `CLAIM_COLUMNS`."""
+    """One row a claim; the column of refutations is there where any claim has one."""
+    claims = list(claims)
+    refuted = any(claim.get("refuted_by") for claim in claims)
     return [
-        dict(zip(CLAIM_COLUMNS, (c["id"], " ".join(c["statement"].split()), papers_value(c), number(c["value"]), threshold(c),
-                                 "yes" if c["gate"] else "no", VERDICT[c["holds"]]), strict=True))
-        for c in claims
-    ]  # fmt: skip
+        {
+            "claim": claim["id"],
+            "statement": " ".join(claim["statement"].split()),
+            "paper": papers_value(claim),
+            "ours": measured(claim),
+            "threshold": threshold(claim),
+            **({"refuted by": refutation(claim)} if refuted else {}),
+            "gate": "yes" if claim["gate"] else "no",
+            "verdict": verdict(claim),
+        }
+        for claim in claims
+    ]
+
+
+def tuning_rows(claims: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """One row for each method that a claim compares: how it was tuned, and what was chosen."""
+    return [
+        {
+            "claim": claim["id"],
+            "method": method,
+            "trials": entry["trials"],
+            "on": entry["on"] or "",
+            "chosen": ", ".join(f"{key} = {number(value)}" for key, value in entry["chosen"].items()),
+        }
+        for claim in claims
+        for method, entry in (claim.get("tuned") or {}).items()
+    ]
 
 
 def columns_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -89,7 +146,8 @@ def show_result(data: Mapping[str, Any]) -> None:
             print(f"({name}: {len(rows)} rows in all, in result.json)")
     if not data["tables"] and data["metrics"]:
         show("metrics", [{"metric": name, "value": value} for name, value in data["metrics"].items()])
-    if measured := [claim for claim in data["claims"] if (claim["value"], claim["holds"]) != (None, None)]:
-        show("claims", claim_rows(measured))
+    shown = [c for c in data["claims"] if (c["value"], c["holds"]) != (None, None) or c.get("unmeasured")]
+    if shown:
+        show("claims", claim_rows(shown))
     for note in data["notes"]:
         print(f"note: {note}")

@@ -70,6 +70,62 @@ def test_a_claim_on_a_stand_in_is_judged_only_where_the_real_data_are_not_used()
         assert claim["holds"] is holds
 
 
+def record(value, overrides=(), data=None, **changes):
+    """What result.json says of one claim, by a run that measured this value ("missing": none)."""
+    entries = claims.validate([BASE | changes], Path("x"))
+    judged, _ = claims.judge(entries, "ci", {} if value == "missing" else {"m": value}, {}, data or {})
+    return {"claims": judged, "overrides": ["+exp=ci", *overrides]}
+
+
+def test_a_gate_fails_a_run_when_it_does_not_hold_and_when_nothing_measured_it():
+    assert claims.failing(record(1)) == []
+    assert claims.failing(record(2)) == ["A"]
+    assert claims.failing(record(float("nan"))) == ["A"]
+    assert claims.failing(record("missing")) == ["A"]
+    assert record("missing")["claims"][0]["holds"] is None
+    assert claims.failing(record("missing", gate=False)) == []
+    assert claims.failing(record("missing", requires=["a_module_that_is_not_here"])) == []
+
+
+@pytest.mark.parametrize(
+    "kept", ["seed=3", "device=cpu", "threads=1", "logger=csv", "paths.runs=/x", "resume=/x", "hydra/launcher=joblib"]
+)
+def test_an_experiment_as_it_stands_is_judged_and_a_changed_one_fails_nothing(kept):
+    assert claims.failing(record(2, [kept])) == ["A"]
+    assert claims.failing(record(2, [kept, "n=3"])) == []
+    assert claims.changed(["+exp=ci", kept, "data.n=3", "model=small"]) == ["data.n=3", "model=small"]
+
+
+def test_a_metric_with_ends_beside_it_carries_an_interval():
+    entries = claims.validate([BASE], Path("x"))
+    (claim,), _ = claims.judge(entries, "ci", {"m": 0.7, "m.low": 0.6, "m.high": 0.8}, {}, {})
+    assert claim["interval"] == [0.6, 0.8]
+    (claim,), _ = claims.judge(entries, "ci", {"m": 0.7, "m.low": float("nan"), "m.high": 0.8}, {}, {})
+    assert "interval" not in claim
+
+
+def test_a_refutation_misses_the_threshold_of_its_gate():
+    refuted = {"what": "untrained", "value": 1.5}
+    (claim,) = claims.validate([BASE | {"refuted_by": refuted}], Path("x"))
+    assert claim["refuted_by"] == refuted
+    with pytest.raises(ValueError, match="meets the threshold"):
+        claims.validate([BASE | {"refuted_by": {"what": "untrained", "value": 1}}], Path("x"))
+    claims.validate([BASE | {"gate": False, "refuted_by": {"what": "untrained", "value": 1}}], Path("x"))
+    assert claims.validate([BASE], Path("x"))[0]["refuted_by"] is None
+
+
+TUNED = {"trials": 12, "on": "worlds 100-109", "chosen": {"alpha": 0.3}}
+
+
+def test_rivals_are_tuned_alike():
+    random = {"trials": 0, "on": None, "chosen": {}}
+    tuned = {"ours": TUNED, "LinUCB": TUNED | {"chosen": {"alpha": 1}}, "random": random}
+    assert claims.validate([BASE | {"tuned": tuned}], Path("x"))[0]["tuned"] == tuned
+    for other in ({"trials": 3}, {"on": "worlds 0-4"}):
+        with pytest.raises(ValueError, match="as many trials"):
+            claims.validate([BASE | {"tuned": {"ours": TUNED, "LinUCB": TUNED | other}}], Path("x"))
+
+
 def test_other_experiments_are_not_judged():
     assert claims.judge(claims.validate([BASE], Path("x")), "smoke", {"m": 0}, {}, {}) == ([], [])
 
@@ -79,6 +135,11 @@ def test_other_experiments_are_not_judged():
     [
         {"op": "~"}, {"provenance": "told"}, {"threshold": None}, {"threshold": True}, {"op": "in", "threshold": 3}, {"op": "report"},
         {"metric": ""}, {"surprise": 1}, {"paper_value": "3.4"}, {"metric": "timings.x"}, {"op": "report", "threshold": None},
+        {"refuted_by": 3}, {"refuted_by": {"what": "untrained"}}, {"refuted_by": {"what": " ", "value": 2}},
+        {"refuted_by": {"what": "untrained", "value": float("nan")}}, {"refuted_by": {"what": "untrained", "value": "2"}},
+        {"op": "report", "threshold": None, "gate": False, "refuted_by": {"what": "untrained", "value": 2}},
+        {"tuned": {}}, {"tuned": {"a": {"trials": 2}}}, {"tuned": {"a": {"trials": -1, "on": "x", "chosen": {}}}},
+        {"tuned": {"a": {"trials": 2, "on": "", "chosen": {}}}}, {"tuned": {"a": {"trials": 0, "on": None, "chosen": {"b": 1}}}},
     ],
 )  # fmt: skip
 def test_malformed_claims_are_refused(changes):
