@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import ast
 import contextlib
 import json
 import os
@@ -15,8 +14,9 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from common import command, configs, experiment, files, optional, report, result
-from common.errors import UserError
+from common import command, exits, experiment, files, optional, report, result, signals
+from common.catalogue import experiments, papers, title_of, verbs
+from common.errors import UserError, shorten
 
 
 def main(argv: Sequence[str]) -> int:
@@ -44,32 +44,36 @@ def main(argv: Sequence[str]) -> int:
         default=os.environ.get("PAPERS_RUNS") or "runs",
         help="folder of the runs (default $PAPERS_RUNS or ./runs)",
     )
-    try:
-        if argv[:1] == ["run"]:
-            return run(argv[1:])
-        arguments = parser.parse_args(argv)
-        if arguments.command == "list":
-            list_papers(arguments.json)
-        elif arguments.command == "compare":
-            compare_runs(arguments.run_a, arguments.run_b)
-        elif arguments.command == "doctor":
-            doctor()
-        else:
-            clean_up(Path(arguments.runs).expanduser().absolute(), arguments.yes, arguments.interrupted)
-        return command.flushed(0)
-    except (UserError, OSError, KeyboardInterrupt) as error:
-        return command.explain(error)
+    exits.open_streams()
+    with signals.handled():
+        try:
+            if argv[:1] == ["run"]:
+                return run(argv[1:])
+            arguments = parser.parse_args(argv)
+            if arguments.command == "list":
+                list_papers(arguments.json)
+            elif arguments.command == "compare":
+                compare_runs(arguments.run_a, arguments.run_b)
+            elif arguments.command == "doctor":
+                doctor()
+            else:
+                if not arguments.runs.strip():
+                    raise UserError("--runs is empty: name the folder of the runs, or leave --runs out")
+                clean_up(Path(arguments.runs).expanduser().absolute(), arguments.yes, arguments.interrupted)
+            return exits.flushed(0)
+        except BaseException as error:
+            return exits.explain(error)
 
 
 def run(argv: Sequence[str]) -> int:
     """`papers run NAME [verb] ...`: as `python -m papers.NAME.verb ...`, but blind to packages in the current folder."""
     if argv[:1] in (["-h"], ["--help"]):
         print(
-            f"papers run NAME [verb] [+exp=...] [key=value ...]; papers run NAME --help shows a paper's own\npapers: {' '.join(configs.papers())}"
+            f"papers run NAME [verb] [+exp=...] [key=value ...]; papers run NAME --help shows a paper's own\npapers: {' '.join(papers())}"
         )
         return 0
     if not argv or argv[0].startswith("-"):
-        raise UserError(f"papers run takes the name of a paper: one of {', '.join(configs.papers())}")
+        raise UserError(f"papers run takes the name of a paper: one of {', '.join(papers())}")
     here = os.getcwd()
     sys.path[:] = [entry for entry in sys.path if entry and (os.path.abspath(entry) != here or here == str(files.ROOT))]
     has_verb = len(argv) > 1 and "=" not in argv[1] and not argv[1].startswith("-")
@@ -77,45 +81,34 @@ def run(argv: Sequence[str]) -> int:
     return command.main(job, argv[2 if has_verb else 1 :])
 
 
-def title_of(paper: str) -> str:
-    """The first line of the package's docstring, read without importing it."""
-    doc = ast.get_docstring(ast.parse((configs.folder_of(f"papers.{paper}") / "__init__.py").read_text())) or paper
-    return doc.splitlines()[0]
-
-
 def describe() -> list[dict[str, Any]]:
-    """Every paper: name, title, verbs, experiments, and the verdicts of docs/results/results.json."""
+    """Every paper: name, title, verbs, experiments, and the verdicts of its record.
+
+    A paper whose files cannot be read is in the list, with what is wrong as its title.
+    """
     try:
-        recorded = json.loads((files.ROOT / "docs" / "results" / "results.json").read_text())["papers"]
-    except FileNotFoundError:
+        text = (files.ROOT / "docs" / "results" / "results.json").read_text()
+        recorded = json.loads(text)["papers"]
+    except (OSError, ValueError, KeyError, TypeError):
         recorded = {}
-    except ValueError as error:
-        raise UserError(f"docs/results/results.json is damaged ({error}): check it out again") from None
-    found = []
-    for name in configs.papers():
-        verbs = configs.verbs(name)
-        judged = recorded.get(name, {}).get("claims", [])
-        verdicts = {
-            word: sum(claim["gate"] and claim["holds"] is value for claim in judged)
-            for word, value in (("hold", True), ("fail", False), ("open", None))
-        }
-        experiments = {e.name: e.title for verb in verbs for e in configs.experiments(name, verb)}
-        found.append(
-            {
-                "name": name,
-                "title": title_of(name),
-                "verbs": verbs,
-                "experiments": experiments,
-                "verdicts": verdicts if judged else None,
-            }
-        )
+    found: list[dict[str, Any]] = []
+    for name in papers():
+        entry: dict[str, Any] = {"name": name, "title": name, "verbs": [], "experiments": {}, "verdicts": None}
+        try:
+            entry |= {"title": title_of(name), "verbs": verbs(name)}
+            entry["experiments"] = {e.name: e.title for e in experiments(name)}
+            judged = recorded.get(name, {}).get("claims", [])
+            entry["verdicts"] = report.counts(judged) if judged else None
+        except (UserError, OSError, ValueError, SyntaxError, KeyError, TypeError, AttributeError) as error:
+            entry["title"] = f"cannot be read: {shorten(str(error))}"
+        found.append(entry)
     return found
 
 
 def list_papers(as_json: bool) -> None:
-    papers = describe()
+    found = describe()
     if as_json:
-        print(files.to_json(papers), end="")
+        print(files.to_json(found), end="")
         return
 
     def verdict(counts: dict[str, int] | None) -> str:
@@ -130,13 +123,18 @@ def list_papers(as_json: bool) -> None:
                 "experiments": " ".join(p["experiments"]),
                 "gated claims": verdict(p["verdicts"]),
             }
-            for p in papers
+            for p in found
         ],
     )
 
 
 def compare_runs(folder_a: str, folder_b: str) -> None:
     """Print what differs between two runs: settings, then figures."""
+    sweeps = [(Path(folder).expanduser() / "sweep.json").is_file() for folder in (folder_a, folder_b)]
+    if all(sweeps):
+        return compare_sweeps(Path(folder_a).expanduser(), Path(folder_b).expanduser())
+    if any(sweeps):
+        raise UserError("papers compare takes two runs or two sweeps: name two of a kind")
     a, b = result.load_result(folder_a), result.load_result(folder_b)
     settings = [
         (name, getattr(a, name), getattr(b, name))
@@ -161,6 +159,25 @@ def compare_runs(folder_a: str, folder_b: str) -> None:
             print(
                 f"claim {claim['id']}: {report.VERDICT[claims[claim['id']]]} in a, {report.VERDICT[claim['holds']]} in b"
             )
+
+
+def compare_sweeps(a: Path, b: Path) -> None:
+    """Print the means of two sweeps side by side, setting by setting."""
+    one, two = (result.read_record(folder / "sweep.json") for folder in (a, b))
+    rows = []
+    try:
+        for name in dict.fromkeys([*one["metrics"], *two["metrics"]]):
+            left = {row["key"]: row for row in one["metrics"].get(name, [])}
+            right = {row["key"]: row for row in two["metrics"].get(name, [])}
+            for key in dict.fromkeys([*left, *right]):
+                x, y = left.get(key, {}), right.get(key, {})
+                mean_a, mean_b = x.get("mean"), y.get("mean")
+                both = mean_a is not None and mean_b is not None
+                rows.append({"metric": name, "setting": key, "a": mean_a, "n a": x.get("n"), "b": mean_b, "n b": y.get("n"),
+                             "b - a": mean_b - mean_a if both else None})  # fmt: skip
+    except (KeyError, TypeError, AttributeError):
+        raise UserError("a sweep.json is damaged: start that sweep again") from None
+    report.show("means of the two sweeps", rows or [{"metric": "none"}])
 
 
 def flattened(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -192,15 +209,18 @@ def doctor() -> None:
 
 
 def clean_up(runs: Path, delete: bool, interrupted: bool) -> None:
-    """Failed and killed runs and cached stages, interrupted runs if asked; what is in use is left alone."""
+    """Failed and killed runs and cached stages, interrupted runs if asked; what is in use is left alone.
+
+    Only folders that a run of ours has marked, and none that lies behind a link or outside the runs.
+    """
     found = 0
     dead = ("failed", "running", "interrupted") if interrupted else ("failed", "running")
-    for path in sorted(runs.glob("*/*/**/result.json")):
-        with contextlib.suppress(UserError), experiment.locked(path.parent):  # a run that is locked is at work
-            if result.load_result(path.parent).status in dead:
-                found += remove(path.parent, delete)
+    for path in own_folders(runs):
+        with contextlib.suppress(UserError), experiment.locked(path):  # a run that is locked is at work
+            if result.load_result(path).status in dead:
+                found += remove(path, delete)
     for path in sorted((files.cache_folder() / "stages").rglob("*.stage")):
-        with contextlib.suppress(Timeout), FileLock(f"{path}.lock", timeout=0):
+        with contextlib.suppress(Timeout, OSError), FileLock(f"{path}.lock", timeout=0):
             found += remove(path, delete)
     if not found:
         print(f"nothing to clean below {runs} and {files.cache_folder()}")
@@ -208,9 +228,30 @@ def clean_up(runs: Path, delete: bool, interrupted: bool) -> None:
         print("delete them with `papers clean --yes`")
 
 
+def own_folders(runs: Path) -> list[Path]:
+    """The folders of runs below `runs`, by way of real folders alone: <paper>/<experiment>/<run>, or /<sweep>/<job>."""
+    found: list[Path] = []
+
+    def walk(folder: Path, depth: int) -> None:
+        try:
+            inside = sorted(folder.iterdir())
+        except OSError:
+            return
+        for path in inside:
+            if path.is_symlink() or not path.is_dir():
+                continue
+            if depth >= 2 and (path / experiment.MARK).is_file() and (path / "result.json").is_file():
+                found.append(path)
+            elif depth < 4:
+                walk(path, depth + 1)
+
+    walk(runs, 0)
+    return found
+
+
 def remove(path: Path, delete: bool) -> int:
     """Name a file or folder with its size, and delete it where asked to; returns 1."""
-    size = sum(file.stat().st_size for file in [path, *path.rglob("*")] if file.is_file()) / 1e6
+    size = sum(file.lstat().st_size for file in [path, *path.rglob("*")] if not file.is_dir()) / 1e6
     print(f"{'delete' if delete else 'would delete'} {path} ({size:.1f} MB)")
     if delete:
         shutil.rmtree(path) if path.is_dir() else path.unlink()

@@ -18,6 +18,10 @@ USER_ERRNO = {
     errno.ENOTDIR,
     errno.EISDIR,
     errno.EFBIG,
+    errno.ENAMETOOLONG,
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.ENXIO,
 }
 
 
@@ -60,6 +64,8 @@ def as_user_error(error: BaseException) -> BaseException:
         return UserError(
             f"no space left to write{where}: free some, or set paths.runs and $PAPERS_CACHE to folders with room"
         )
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return UserError("too many files are open: raise the limit with `ulimit -n 1024`, or run fewer jobs at once")
     return UserError(
         f"cannot use a file or folder: {error.strerror}{where}; set paths.runs, $PAPERS_CACHE or the path in question to one you can read and write"
     )
@@ -69,14 +75,24 @@ def choose(key: str, value: T, valid: Iterable[T]) -> T:
     """`value`, which must be one of `valid`; UserError names the key, what is near, and all that there is."""
     options = list(valid)
     if value not in options:
-        raise UserError(f"unknown {key} {value!r}: {known('choose', value, [str(option) for option in options])}")
+        hint = did_you_mean("choose", value, [str(option) for option in options])
+        raise UserError(f"unknown {key} {shorten(repr(value))}: {hint}")
     return value
 
 
-def known(lead: str, wrong: Any, names: Sequence[str]) -> str:
+def did_you_mean(lead: str, wrong: Any, names: Sequence[str]) -> str:
     """The end of a message about a wrong name: the nearest right ones, and all of them unless they are very many."""
-    close = difflib.get_close_matches(str(wrong), names, n=3, cutoff=0.6)
+    close = difflib.get_close_matches(shorten(str(wrong)), names, n=3, cutoff=0.6)
     nearest = f"did you mean {' or '.join(close)}? " if close else ""
     if close and len(names) > 40:
         return f"did you mean {' or '.join(close)}? (--help shows all {len(names)})"
     return f"{nearest}{lead} {', '.join(names) if names else '(none)'}"
+
+
+def shorten(text: str, most: int = 80) -> str:
+    """A text as a message can show it: on one line, its middle left out where it is long."""
+    text = " ".join(text.split())
+    return text if len(text) <= most else f"{text[: most // 2]}...{text[-most // 4 :]}"
+
+
+known = did_you_mean

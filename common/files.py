@@ -1,4 +1,4 @@
-"""Files that are either whole or not there: atomic writes, strict JSON, hashes and locks."""
+"""Atomic writes, strict JSON, sha256 sums and names of files: a file of ours is whole or not there."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import hashlib
 import json
 import math
 import os
+import re
 from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
@@ -96,6 +97,13 @@ def sha256_of_arrays(*arrays: Any) -> str:
         sha.update(f"{array.dtype.str} {array.shape}\n".encode())
         sha.update(array.data)
     return sha.hexdigest()
+
+
+def file_name(name: str) -> str:
+    """`name`, which is to name a file. Raises ValueError where it cannot."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.+=-]*", name) or len(name) > 200:
+        raise ValueError(f"{name!r} cannot name a file: use letters, digits and _ . + = -")
+    return name
 
 
 def cache_folder() -> Path:

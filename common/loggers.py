@@ -71,6 +71,7 @@ class WandbLogger:
         self._wandb = wandb
         try:
             self._run = self._begin(wandb, folder, options, config)
+            self._steps: dict[str, str] = {}  # metric -> the step that its curve is drawn over
         except (wandb.errors.Error, OSError) as error:
             raise UserError(
                 f"logger=wandb cannot begin ({str(error).splitlines()[0]}): check `wandb login`, or set WANDB_MODE=offline"
@@ -84,10 +85,19 @@ class WandbLogger:
         )  # fmt: skip
 
     def log(self, metrics: Mapping[str, float], step: int | None) -> None:
+        # every loop counts its own steps, and W&B drops points below the last of its one counter: a step for each loop
         if step is None:
-            self._run.summary.update(dict(metrics))
-        else:
-            self._run.log(dict(metrics), step=step)
+            self._run.log(dict(metrics))
+            return
+        points: dict[str, float] = dict(metrics)
+        loop = f"step/{next(iter(metrics), '')}"
+        for name in metrics:
+            if name not in self._steps:
+                self._steps[name] = loop
+                self._run.define_metric(loop, hidden=True)
+                self._run.define_metric(name, step_metric=loop)
+            points[self._steps[name]] = step
+        self._run.log(points)
 
     def figure(self, name: str, path: Path) -> None:
         self._run.log({name: self._wandb.Image(str(path))})

@@ -7,6 +7,8 @@ import time
 from collections.abc import Iterable, Iterator, Sized
 from typing import Any, TypeVar
 
+from common.exits import tell
+
 T = TypeVar("T")
 EVERY = 10.0  # seconds between plain lines
 
@@ -57,11 +59,7 @@ class Progress:
             if now - last >= EVERY:
                 last = now
                 left = f", {_clock((now - start) / done * (total - done))} left" if total else ""
-                print(
-                    f"{description}: {done}{f'/{total}' if total else ''} after {_clock(now - start)}{left}",
-                    file=sys.stderr,
-                    flush=True,
-                )
+                tell(f"{description}: {done}{f'/{total}' if total else ''} after {_clock(now - start)}{left}")
 
     def close(self) -> None:
         if self._bars is not None:

@@ -1,4 +1,4 @@
-"""result.json: what a run leaves behind, and reading it back."""
+"""Read result.json, the record that a run leaves behind; versions, machine and git state that go into it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from common.errors import UserError
+from common.errors import UserError, shorten
 from common.files import ROOT
 
 SCHEMA = 1
@@ -45,33 +45,90 @@ class Result:
 
     @property
     def exit_code(self) -> int:
-        """0 done, 1 a bug, 2 the user can fix it, 3 done but a gated claim does not hold, 130/143 interrupted."""
+        """0 done, 1 a bug, 2 the user can fix it, 3 done but a gated claim does not hold, 130/143 interrupted.
+
+        Of an experiment that was changed by overrides the claims are for information only.
+        """
         if self.was_done:
             return 0
         if self.status == "done":
-            return 3 if any(claim["gate"] and claim["holds"] is False for claim in self.claims) else 0
+            from common import claims
+
+            return 3 if claims.failing(self.record) else 0
         return self.record.get("error", {}).get("exit_code", 1)
+
+
+STATUSES = ("running", "done", "failed", "interrupted")
+FIELDS: dict[str, tuple[type, ...]] = {
+    "paper": (str,), "verb": (str,), "experiment": (str,), "status": (str,), "seed": (int,), "overrides": (list,), "config": (dict,),
+    "git_commit": (str, type(None)), "git_dirty": (bool, type(None)), "versions": (dict,), "machine": (dict,), "device": (str,),
+    "threads": (int, type(None)), "started": (str,), "wall_s": (int, float), "peak_rss_mb": (int, float), "metrics": (dict,),
+    "timings": (dict,), "tables": (dict,), "figures": (list,), "data": (dict,), "notes": (list,), "claims": (list,),
+}  # fmt: skip
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """A JSON file that a run has written, of this schema. Raises UserError where it is missing, damaged or of another."""
+    if not path.is_file():
+        if path.exists():
+            raise UserError(f"{path} is not a regular file: name the folder of a run")
+        raise UserError(
+            f"{path.parent} is not a run folder (no {path.name}): name one such as runs/quip_sharp/ci/latest"
+        )
+    try:
+        data = json.loads(path.read_text())
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is damaged ({shorten(str(error))}): delete that run and start it again") from None
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror}): look at its permissions") from None
+    if not isinstance(data, dict) or data.get("schema") != SCHEMA:
+        raise UserError(f"{path} is not of result schema {SCHEMA}: it was not written by this version; start a new run")
+    return data
 
 
 def load_result(folder: str | os.PathLike) -> Result:
     """Read the result.json of a run folder (or the file itself). Raises UserError where it is missing or damaged."""
     path = Path(folder).expanduser().absolute()
-    if not path.exists():
-        raise UserError(f"{path} does not exist: name the folder of a run, such as runs/quip_sharp/ci/latest")
-    path = path / "result.json" if path.is_dir() else path
     try:
-        data = json.loads(path.read_text())
-    except FileNotFoundError:
+        there, inside = path.exists(), path.is_dir()
+    except OSError:  # a name that no file can have
+        there, inside = False, False
+    if not there:
         raise UserError(
-            f"{path.parent} is not a run folder (no result.json): name one such as runs/quip_sharp/ci/latest"
-        ) from None
-    except NotADirectoryError:
-        raise UserError(f"{folder} is not a run folder: name one that holds a result.json") from None
-    except ValueError as error:
-        raise UserError(f"{path} is damaged ({error}): delete that run and start it again") from None
-    if not isinstance(data, dict) or data.get("schema") != SCHEMA:
-        raise UserError(f"{path} is not of result schema {SCHEMA}: it was not written by this version; start a new run")
+            f"{shorten(str(path), 160)} does not exist: name the folder of a run, such as runs/quip_sharp/ci/latest"
+        )
+    path = path / "result.json" if inside else path
+    data = read_record(path)
+    _check(data, path)
     return Result(path.parent, data)
+
+
+def _check(data: dict[str, Any], path: Path) -> None:
+    """Raise UserError where a field of a record is missing or of another type."""
+
+    def damaged(what: str) -> UserError:
+        return UserError(f"{path} is damaged ({what}): delete that run and start it again")
+
+    for name, kinds in FIELDS.items():
+        if name not in data:
+            raise damaged(f"it has no {name}")
+        if not isinstance(data[name], kinds) or (isinstance(data[name], bool) and bool not in kinds):
+            raise damaged(f"{name} is {shorten(repr(data[name]), 40)}")
+    if data["status"] not in STATUSES:
+        raise damaged(f"status is {shorten(data['status'], 40)!r}")
+    texts = [*data["overrides"], *data["notes"], *data["figures"]]
+    rows = [row for table in data["tables"].values() if isinstance(table, list) for row in table]
+    numbers = [*data["metrics"].values(), *data["timings"].values()]
+    for what, good in (
+        ("a text in it is none", all(isinstance(text, str) for text in texts)),
+        ("a table in it has no rows", all(isinstance(t, list) for t in data["tables"].values()) and all(isinstance(r, dict) for r in rows)),
+        ("a metric in it is no number", all(isinstance(n, (int, float, type(None))) for n in numbers)),
+        ("its claims are none", all(isinstance(c, dict) and {"id", "gate", "holds", "value"} <= set(c) for c in data["claims"])),
+        ("its data is none", all(isinstance(d, dict) and {"source", "path", "sha256"} <= set(d) for d in data["data"].values())),
+        ("its error is none", isinstance(data.get("error", {}), dict)),
+    ):  # fmt: skip
+        if not good:
+            raise damaged(what)
 
 
 @cache

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import sys
 from collections.abc import Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -38,10 +39,6 @@ class Rng:
 
         return torch.Generator().manual_seed(self.seed)
 
-    def child(self, *name: str | int) -> Rng:
-        """The generator of this name extended by `name`."""
-        return Rng(self.root, *self.name, *name)
-
     def __repr__(self) -> str:
         return f"Rng{(self.root, *self.name)}"
 
@@ -57,3 +54,21 @@ def seeded(seed: int) -> Iterator[None]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         yield
+
+
+def seed_globals(rng: Rng) -> None:
+    """Set the global generators of the libraries that are imported: what code that takes no generator draws from."""
+    import random
+
+    random.seed(rng.seed)
+    if "numpy" in sys.modules:
+        import numpy as np
+
+        np.random.seed(rng.seed % 2**32)  # noqa: NPY002 (for libraries that draw from it)
+    if "torch" in sys.modules:
+        import torch
+
+        # torch.manual_seed would also queue a call, with a formatted stack, for each backend that is not here
+        torch.default_generator.manual_seed(rng.seed)
+        if torch.cuda.is_available():
+            torch.cuda.manual_seed_all(rng.seed)

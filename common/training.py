@@ -6,6 +6,7 @@ does from there on is what the uninterrupted run would have done. Lightning's ow
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -14,9 +15,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from common import codec
+from common import codec, signals, stages
 from common.errors import UserError
-from common.run import Run, seed_globals
+from common.rng import seed_globals
+from common.run import Run
 
 if TYPE_CHECKING:
     import pytorch_lightning as pl
@@ -45,14 +47,11 @@ def resumable(
     with run.recording() as events:
         checkpoint = _Checkpoint(run, name, steps, state, events, save_seconds)
         first = checkpoint.restore()
-        run.holding_signals += 1  # a signal now waits for the end of the step
-        try:
+        with signals.holding():  # a signal now waits for the end of the step
             for step in run.progress(range(first, steps), name):
                 seed_globals(run.rng(name, step))  # for what draws from the global generators: dropout, say
                 yield step
                 checkpoint.after(step)
-        finally:
-            run.holding_signals -= 1
 
 
 class _Checkpoint:
@@ -64,7 +63,7 @@ class _Checkpoint:
     def __init__(
         self, run: Run, name: str, steps: int, state: Mapping[str, Stateful], events: list, save_seconds: float
     ):
-        run.take(f"loop {name!r}")
+        run.reserve(f"loop {name!r}")
         self.run, self.steps, self.state, self.events, self.save_seconds = run, steps, state, events, save_seconds
         self.path: Path = run.dir / "checkpoints" / f"{name}.state"
         self.log = self.path.with_suffix(".events")
@@ -83,10 +82,10 @@ class _Checkpoint:
             kept = codec.load(self.path)
             self.logged = kept["logged"]
             lines = self.log.read_bytes()[: self.logged].splitlines() if self.logged else []
-            self.run.replay([json.loads(line) for line in lines])
+            stages.replay(self.run, [json.loads(line) for line in lines])
             for key, part in self.state.items():
                 part.load_state_dict(kept["state"][key])
-        except (ValueError, KeyError, FileNotFoundError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RuntimeError, OSError) as error:
             raise UserError(
                 f"the checkpoint {self.path} is damaged: delete it, and resume= begins that loop again"
             ) from error
@@ -96,7 +95,7 @@ class _Checkpoint:
     def after(self, step: int) -> None:
         """Save where it is time, the loop ends, or a signal waits; then stop if asked to."""
         waited = time.monotonic() - self.saved >= self.save_seconds
-        if self.run.deferred_stop is None and step + 1 < self.steps and not waited:
+        if signals.asked() is None and step + 1 < self.steps and not waited:
             return
         if self.run.is_main:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -184,22 +183,36 @@ def lightning_fit(module: pl.LightningModule, batch: Callable[[int], Any], steps
                    "max_steps": steps, "max_epochs": -1, "num_sanity_val_steps": 0, "use_distributed_sampler": False, "barebones": False}  # fmt: skip
         chosen = dict(cfg.trainer)
         terminated = signal.getsignal(signal.SIGTERM)  # Lightning puts its own in place, which ends in SystemExit
-        run.holding_signals += 1
+        held = signals.holding()
+        held.__enter__()
         try:
-            fitted = pl.Trainer(
-                **options | chosen | trainer,
-                logger=_run_logger(run),
-                callbacks=[Steps()],
-                default_root_dir=str(run.dir),
-            )
+            with _bad_trainer():
+                fitted = pl.Trainer(
+                    **options | chosen | trainer,
+                    logger=_run_logger(run),
+                    callbacks=[Steps()],
+                    default_root_dir=str(run.dir),
+                )
             fitted.fit(module, train_dataloaders=_step_loader(batch, first, steps))
-        except pl.utilities.exceptions.MisconfigurationException as error:
+        except (pl.utilities.exceptions.MisconfigurationException, _BadTrainer) as error:
             raise UserError(
                 f"trainer={chosen}: {str(error).splitlines()[0]}; choose trainer=cpu, or devices that are here"
             ) from error
         finally:
-            run.holding_signals -= 1
+            held.__exit__(None, None, None)
             getattr(bar, "close", lambda: None)()
+
+
+class _BadTrainer(ValueError):
+    """Options that Lightning's Trainer does not take."""
+
+
+@contextlib.contextmanager
+def _bad_trainer() -> Iterator[None]:
+    try:
+        yield
+    except (ValueError, TypeError) as error:
+        raise _BadTrainer(str(error) or type(error).__name__) from error
 
 
 def _stop_all_ranks(trainer: Any, handler: Any, number: int, frame: Any) -> None:

@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
 
-from common import claims, configs, experiment, optional
+from common import claims, experiment, line, optional, settings
+from common.catalogue import catalogue, experiments
 from common.data import registry
 from common.files import ROOT
 
@@ -19,7 +19,7 @@ PAPERS = sorted(path.parent.name for path in (ROOT / "papers").glob("*/train.py"
 SOURCES = sorted(path for folder in ("papers", "common", "scripts") for path in (ROOT / folder).rglob("*.py"))
 YAMLS = sorted((ROOT / "configs").rglob("*.yaml"))
 JOBS = [(paper, path.stem) for paper in PAPERS for path in sorted((ROOT / "configs" / paper).glob("*.yaml"))]
-EXPERIMENTS = [(paper, verb, e.name) for paper, verb in JOBS for e in configs.experiments(paper, verb)]
+EXPERIMENTS = [(paper, verb, e.name) for paper, verb in JOBS for e in experiments(paper, verb)]
 
 
 def imported(path: Path) -> set[str]:
@@ -67,54 +67,73 @@ def test_a_paper_has_its_parts(paper):
     for part in (f"papers/{paper}/README.md", f"papers/{paper}/claims.yaml", f"configs/{paper}/train.yaml"):
         assert (ROOT / part).is_file(), part
     assert list((ROOT / "tests" / "papers" / paper).glob("test_*.py")), f"tests/papers/{paper}"
-    assert {"smoke", "ci"} <= {e.name for e in configs.experiments(paper)}
+    assert {"smoke", "ci"} <= {e.name for e in experiments(paper, "train")}
     for _, verb in [job for job in JOBS if job[0] == paper]:
         assert (ROOT / "papers" / paper / f"{verb}.py").is_file(), f"config without a job: {verb}"
-    assert re.match(
-        r".+[:(].+", ast.get_docstring(ast.parse((ROOT / "papers" / paper / "__init__.py").read_text())) or ""
-    ), "title: citation"
+    doc = ast.get_docstring(ast.parse((ROOT / "papers" / paper / "__init__.py").read_text())) or ""
+    assert re.match(r"[^:\n]+: [^\n]+ \([^\n]+, ICML 2024\)\.(\n|$)", doc), (
+        "Short name: Full title (Authors, ICML 2024)."
+    )
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_a_paper_follows_the_frame(paper):
+    folder = ROOT / "papers" / paper
+    train = (folder / "train.py").read_text()
+    assert "run_parts(" in train, "a train.py is a table of parts: common.experiment.run_parts"
+    assert 'if __name__ == "__main__":\n    main(train)' in train
+    assert "exports(" in (folder / "__init__.py").read_text(), "public names are imported at first use: common.lazy"
+    assert not (folder / "figures").exists(), "pictures that a chapter shows lie in record/figures, made by a run"
 
 
 @pytest.mark.parametrize(("paper", "verb"), [*JOBS, ("scripts", "make_stdlib_lm")])
 def test_every_job_composes(paper, verb):
-    assert configs.compose(paper, verb).seed == 0
+    assert settings.compose(paper, verb).seed == 0
 
 
 @pytest.mark.parametrize(("paper", "verb", "name"), EXPERIMENTS)
-def test_every_experiment_composes_has_a_line_and_invents_no_key(paper, verb, name):
-    from omegaconf import OmegaConf
-
-    described = next(e for e in configs.experiments(paper, verb) if e.name == name)
+def test_every_experiment_composes_and_has_a_line(paper, verb, name):
+    described = next(e for e in experiments(paper, verb) if e.name == name)
     assert described.title, "the first comment of the file is shown by --help"
-    base = OmegaConf.to_container(configs._compose(paper, verb, []), resolve=False)
-    changed = OmegaConf.to_container(configs.compose(paper, verb, [f"+exp={name}"]), resolve=False)
-    own = yaml.safe_load((ROOT / "configs" / paper / "exp" / f"{name}.yaml").read_text()) or {}
-
-    def known(part: dict, within: dict, where: str) -> None:
-        for key, value in part.items():
-            assert key in within, f"{name}: {where}{key} is not a key of {verb}"
-            if isinstance(value, dict) and isinstance(within[key], dict) and within[key]:
-                known(value, within[key], f"{where}{key}.")
-
-    known({k: v for k, v in own.items() if k not in ("defaults", "hydra")}, changed if "defaults" in own else base, "")
+    flags = line.Line((f"+exp={name}",), {"multirun": ""})  # some are sweeps
+    settings.compose_line(flags, catalogue(paper, verb))  # which checks every key and value
 
 
 @pytest.mark.parametrize("path", YAMLS, ids=lambda p: str(p.relative_to(ROOT)))
 def test_configs_begin_with_a_comment_and_declare_their_nulls(path):
-    text = path.read_text()
-    assert text.startswith("#"), "say what this config is"
-    assert [key for key, kind in configs.null_types(path) if not kind] == [], (
-        "null defaults declare their type: `key: null  # str: ...`"
-    )
+    assert path.read_text().startswith("#"), "say what this config is"
     for folder in path.parents:
         if folder == ROOT:
             break
         assert (folder / "__init__.py").is_file(), f"{folder} is not a package"
+    if path.parent.name == "exp":
+        return
+    for key, entry in settings.declarations(path).items():
+        if entry.default is None:
+            assert entry.rule.kind, f"{key}: a null default declares its type, `{key}: null  # str; ...`"
+
+
+@pytest.mark.parametrize(("paper", "verb"), [*JOBS, ("scripts", "make_stdlib_lm")])
+def test_every_number_says_its_range(paper, verb):
+    """`n: 10  # >= 2; points`: a value without a range is a value that is not checked."""
+    found = catalogue(paper, verb)
+    own = [path for name, path in found.files.items() if name == verb or ("/" in name and not name.startswith("exp/"))]
+    bare = []
+    for path in own:
+        declared = settings.declarations(path)
+        opens = [key for key, entry in declared.items() if "open" in entry.rule.words]
+        for key, entry in declared.items():
+            values = entry.default if isinstance(entry.default, list) else [entry.default]
+            number = any(isinstance(v, (int, float)) and not isinstance(v, bool) for v in values)
+            free = any(key.startswith(f"{name}.") for name in opens)
+            if number and not entry.rule.says_something and not free:
+                bare.append(f"{path.name}: {key}")
+    assert bare == []
 
 
 @pytest.mark.parametrize("paper", PAPERS)
 def test_claims_are_well_formed_and_judged_somewhere(paper):
-    names = {e.name for verb in configs.verbs(paper) for e in configs.experiments(paper, verb)} | {"default"}
+    names = {e.name for e in experiments(paper)} | {"default"}
     for claim in claims.read(paper):
         assert set(claim["experiments"]) <= names, claim["id"]
         for need in claim["requires"]:
@@ -133,8 +152,11 @@ def test_commands_in_documents_exist(path):
         kind, name, *rest = module.split(".")
         assert (ROOT / f"{module.replace('.', '/')}.py").is_file(), f"{path}: {module}"
         if kind == "papers":
-            line = configs.parse_line([w for w in shlex.split(words) if "..." not in w and "<" not in w])
-            configs.check_names(name, rest[0], configs.parse_overrides(line.overrides))
+            given = line.parse_line([w for w in shlex.split(words) if "..." not in w and "<" not in w])
+            if given.resume is None:
+                found = catalogue(name, rest[0])
+                line.check_choices(given, found)
+                settings.compose_line(line.chosen_first(given, found), found)
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: str(p.relative_to(ROOT)))

@@ -320,6 +320,7 @@ def test_a_wrong_value_fails_its_own_job_only(tmp_path):
 
 def test_other_ranks_write_nothing(toy_paper, tmp_path, monkeypatch):
     monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("PAPERS_RUN_FOLDER", str(tmp_path / "rank0"))
     (tmp_path / "rank0").mkdir()
     launch("toy", ["+exp=smoke"])

@@ -28,7 +28,6 @@ def test_generators_depend_on_seed_and_name_alone():
     others = [Rng(1, "a", 1), Rng(0, "a", 2), Rng(0, "a1"), Rng(0, "a", "1"), Rng(0, "a")]
     assert len({rng.seed for rng in [Rng(0, "a", 1), *others]}) == 6
     assert torch.equal(torch.rand(2, generator=Rng(0, "t").torch), torch.rand(2, generator=Rng(0, "t").torch))
-    assert Rng(0, "a").child(1).seed == Rng(0, "a", 1).seed
 
 
 def test_metrics_are_numbers_with_dotted_names(run):
@@ -119,17 +118,20 @@ def test_full_disk_is_an_os_error_whatever_the_library_says(tmp_path):
     ("environment", "expected"),
     [
         ({}, 0),
-        ({"RANK": "3", "LOCAL_RANK": "1"}, 3),
-        ({"SLURM_PROCID": "0", "LOCAL_RANK": "1"}, 1),
-        ({"SLURM_PROCID": "2"}, 2),
-        ({"RANK": ""}, 0),
-        ({"LOCAL_RANK": "0", "NODE_RANK": "1"}, 1),
+        ({"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4"}, 3),
+        ({"SLURM_PROCID": "0", "LOCAL_RANK": "1", "WORLD_SIZE": "2"}, 1),
+        ({"SLURM_PROCID": "2", "SLURM_NTASKS": "3"}, 2),
+        ({"RANK": "", "WORLD_SIZE": "2"}, 0),
+        ({"LOCAL_RANK": "0", "NODE_RANK": "1", "WORLD_SIZE": "2"}, 1),
+        ({"RANK": "1"}, 0),  # left behind by a pod or a shell: nobody else would compute
+        ({"LOCAL_RANK": "1", "WORLD_SIZE": "1"}, 0),
+        ({"SLURM_PROCID": "1"}, 0),
     ],
 )
 def test_rank_is_read_from_whoever_started_this_process(monkeypatch, environment, expected):
-    from common.run import rank
+    from common.machine import rank
 
-    for name in ("RANK", "LOCAL_RANK", "NODE_RANK", "SLURM_PROCID"):
+    for name in ("RANK", "LOCAL_RANK", "NODE_RANK", "SLURM_PROCID", "WORLD_SIZE", "SLURM_NTASKS"):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
@@ -170,15 +172,15 @@ def test_seeds_of_a_study_move_with_the_seed_of_the_run_and_do_not_overlap(tmp_p
 def test_a_resumed_run_refuses_other_data_than_it_began_with(tmp_path):
     before = {"deep": {"source": "real", "path": "/there/deep", "sha256": "abc"}}
     run = Run(tmp_path, paper="toy", data_before=before)
-    run.record_data("deep", "real", "/elsewhere/deep", "abc")
+    run.use_data("deep", "real", "/elsewhere/deep", "abc")
     for source, sha256 in (("synthetic", None), ("real", "def")):
         with pytest.raises(UserError, match="PAPERS_DATA"):
-            run.record_data("deep", source, "x", sha256)
+            run.use_data("deep", source, "x", sha256)
 
 
 def test_a_shared_stage_read_twice_is_hashed_once(run, monkeypatch):
     sums = []
-    monkeypatch.setattr("common.run.sha256_of", lambda path: sums.append(path) or "abc")
+    monkeypatch.setattr("common.stages.sha256_of", lambda path: sums.append(path) or "abc")
     for _ in range(3):
         run.stage("s", lambda: 1, key=1, shared=True)
     assert len(sums) == 1
@@ -191,7 +193,7 @@ def test_services_log_to_the_run_and_die_with_it(run):
     while not (run.dir / "sleeper.log").read_text() and time.monotonic() < deadline:
         time.sleep(0.02)
     assert service.peak_rss_mb > 1
-    assert run.record("running")["peak_rss_mb"] > service.peak_rss_mb
+    assert run.to_json("running")["peak_rss_mb"] > service.peak_rss_mb
     run.close()
     assert service.process.poll() is not None
 
