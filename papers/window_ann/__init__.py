@@ -10,7 +10,7 @@ __all__, __getattr__, __dir__ = exports(
         "Tree": "tree",
         "OverlappingRows": "overlap",
         "vamana": "",
-        "evaluate": "",
-        "datasets": "",
+        "metrics": "",
+        "synthetic": "",
     },
 )

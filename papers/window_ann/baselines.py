@@ -8,7 +8,8 @@ from __future__ import annotations
 import numpy as np
 
 from papers.window_ann import executor
-from papers.window_ann.beam import scratch
+from papers.window_ann.beam import no_answers, scratch
+from papers.window_ann.executor import Asked
 from papers.window_ann.peers import inside
 from papers.window_ann.segment import Segment
 from papers.window_ann.vamana import Graph, search
@@ -48,22 +49,16 @@ def incremental(
     segment: Segment, Q: np.ndarray, S: np.ndarray, E: np.ndarray, k: int, patience: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Incremental postfiltering on the root's graph (the iterator model that VBASE uses; this is not VBASE). Returns ranks, distances computed."""
-    nq = len(Q)
-    ids, distances, computed = (
-        np.full((nq, k), -1, np.int64),
-        np.full((nq, k), np.inf, np.float32),
-        np.zeros(nq, np.int64),
-    )
-    size = max(1, -(-nq // segment.threads))
+    nq, asked, graphs = len(Q), Asked(Q, S, E), segment.graphs
+    answers, size = no_answers(nq, k), max(1, -(-nq // segment.threads))
 
     def part(i: int) -> None:
         cut = slice(i, i + size)
         work = scratch(len(segment.X), len(segment.X), segment.G.shape[1])
-        executor.incremental_part(segment.X, segment.G, segment.layout, Q[cut], S[cut], E[cut], patience, ids[cut], distances[cut],
-                                  computed[cut], work)  # fmt: skip
+        executor.incremental_part(segment.points, graphs, asked.part(cut), patience, answers.part(cut), work)
 
     segment.in_threads(part, range(0, nq, size))
-    return ids, computed
+    return answers.ids, answers.computed
 
 
 def prefilter_blas(X: np.ndarray, norms: np.ndarray, Q: np.ndarray, S: np.ndarray, E: np.ndarray, k: int) -> np.ndarray:

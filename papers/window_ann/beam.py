@@ -20,6 +20,15 @@ ONE = np.uint64(1)
 HALF = np.uint64(32)
 
 
+class Place(NamedTuple):
+    """Where one graph lies: its points are X[first : first + size], its edges G[row : row + size]; entry: a local id."""
+
+    first: int
+    size: int
+    row: int
+    entry: int
+
+
 class Scratch(NamedTuple):
     """What one thread needs to search: `seen` (m,) int32 holds the number of the search that last saw a point."""
 
@@ -37,6 +46,28 @@ def scratch(m: int, beam: int, R: int, visited: int = 0) -> Scratch:
         np.empty(beam + 1, np.uint64),
         np.empty(visited, np.uint64),
         np.empty(R, np.int32),
+    )
+
+
+class Answers(NamedTuple):
+    """ids: (nq, k) int64, -1 missing; distances: (nq, k) float32, inf missing; computed: (nq,) int64 distances; chosen: (nq,) int64 methods."""
+
+    ids: np.ndarray
+    distances: np.ndarray
+    computed: np.ndarray
+    chosen: np.ndarray
+
+    def part(self, cut: slice) -> Answers:
+        return Answers(*(array[cut] for array in self))
+
+
+def no_answers(nq: int, k: int, method: int = 0) -> Answers:
+    """Answers that nothing was written into yet."""
+    return Answers(
+        np.full((nq, k), -1, np.int64),
+        np.full((nq, k), np.inf, np.float32),
+        np.zeros(nq, np.int64),
+        np.full(nq, method, np.int64),
     )
 
 
@@ -101,7 +132,7 @@ def insert(keys, size, capacity, key):
 
 
 @jit
-def beam_search(X, first, G, row, entry, q, beam, k, cut, work):
+def beam_search(X, G, place, q, beam, k, cut, work):
     """Greedy search with a frontier of `beam` points (DiskANN's Algorithm 1).
 
     Repeats: expand the closest unexpanded frontier point; a new neighbour enters while it is closer than the worst of a
@@ -109,14 +140,15 @@ def beam_search(X, first, G, row, entry, q, beam, k, cut, work):
     official code). Returns (frontier size, distances computed, points expanded); the frontier is work.keys, closest first.
     """
     keys, seen, visited, fresh = work.keys, work.seen, work.visited, work.fresh
+    first, row, entry = place.first, place.row, place.entry
     work.stamp[0] += 1
     stamp = work.stamp[0]
     seen[entry] = stamp
     keys[0] = as_key(squared(X, first + entry, q), entry)
-    size, computed, expanded, place = 1, 1, 0, 0
-    while place < size:
-        key = keys[place]
-        keys[place] = key | ONE
+    size, computed, expanded, at = 1, 1, 0, 0
+    while at < size:
+        key = keys[at]
+        keys[at] = key | ONE
         if expanded < len(visited):
             visited[expanded] = key
         expanded += 1
@@ -132,16 +164,16 @@ def beam_search(X, first, G, row, entry, q, beam, k, cut, work):
                 number += 1
                 prefetch(X, first + v)
         computed += number
-        place += 1
-        while place < size and keys[place] & ONE:
-            place += 1
-        if place < size:  # the next to be expanded, unless something closer comes
-            prefetch(G, row + key_id(keys[place]))
+        at += 1
+        while at < size and keys[at] & ONE:
+            at += 1
+        if at < size:  # the next to be expanded, unless something closer comes
+            prefetch(G, row + key_id(keys[at]))
         for t in range(number):
             v = np.int64(fresh[t])
-            size, at = insert(keys, size, beam, as_key(squared(X, first + v, q), v))
-            if at <= place:
-                place = at
+            size, new = insert(keys, size, beam, as_key(squared(X, first + v, q), v))
+            if new <= at:
+                at = new
                 prefetch(G, row + v)
         if cut > 0 and size > k:
             limit = np.float32(cut) * key_distance(keys[k])

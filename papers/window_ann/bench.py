@@ -17,11 +17,11 @@ import numpy as np
 from common.errors import UserError
 from common.optional import need
 from common.race import race
-from papers.window_ann import datasets, evaluate, vamana
+from common.result import available_cores
+from papers.window_ann import metrics, synthetic, vamana
 from papers.window_ann.contenders import Contender, K, Others, build_row, ours, seconds
 from papers.window_ann.index import WindowIndex
 from papers.window_ann.plans import OURS
-from papers.window_ann.segment import available_cores
 
 PEERS = ("faiss-cpu", "hnswlib", "usearch")
 LEVELS = (0.9, 0.95)
@@ -41,7 +41,7 @@ def sweep(contender: Contender, truth: np.ndarray, level: float) -> list[dict[st
         few, _ = seconds(partial(contender.search, setting, FEW))
         count = int(min(len(truth), max(FEW, BUDGET / few * FEW)))
         took, (ids, distances) = seconds(partial(contender.search, setting, count))
-        row = {"contender": contender.name, "setting": str(setting), "queries": count, "recall": evaluate.recall(ids, truth[:count]),
+        row = {"contender": contender.name, "setting": str(setting), "queries": count, "recall": metrics.recall(ids, truth[:count]),
                "distances": distances, "qps": count / took, "run": partial(contender.search, setting, count)}  # fmt: skip
         rows.append(row)
         if row["recall"] >= level:
@@ -95,7 +95,7 @@ def summary(rows: Sequence[dict[str, Any]], level: float) -> dict[str, Any]:
 
 def lines(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """A row for each contender: its whole curve, and in `pareto` the points that no contender beats."""
-    front = set(evaluate.pareto([(row["recall"], row["qps"]) for row in rows]))
+    front = set(metrics.pareto([(row["recall"], row["qps"]) for row in rows]))
     found = []
     for name in dict.fromkeys(row["contender"] for row in rows):
         mine = sorted((row for row in rows if row["contender"] == name), key=lambda row: row["recall"])
@@ -110,7 +110,7 @@ def lines(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
-def windows(name: str, work: datasets.Workload, options: dict[str, Any], powers: Iterable[int], threads: Sequence[int], rounds: int,
+def windows(name: str, work: synthetic.Workload, options: dict[str, Any], powers: Iterable[int], threads: Sequence[int], rounds: int,
             rng: np.random.Generator) -> dict[str, list[dict]]:  # fmt: skip
     """S1: every method and peer at windows of 2^p of the points. Built once, searched with each number of threads."""
     cores, nq = available_cores(), len(work.queries)
@@ -120,13 +120,13 @@ def windows(name: str, work: datasets.Workload, options: dict[str, Any], powers:
     size, n = segment.G.nbytes + segment.X.nbytes, len(segment.X)
     note = f"{segment.stored / n:.1f} graphs a point: {segment.G.nbytes / 1e6:.0f} MB of edges, {segment.X.nbytes / 1e6:.0f} MB of points"
     builds = [build_row("window index, all levels", built, cores, size, note)]
-    calibrated, _ = seconds(lambda: segment.costs(K, LEVELS[0], index.graph_cost))
+    calibrated, _ = seconds(partial(index.calibrate, K))
     builds.append(build_row("the planner's calibration", calibrated, cores, None, ""))
     others = Others(index, cores)
     speedups, chosen, whole = [], [], []
     for p in powers:
-        lo, hi = datasets.windows(work.labels, 2.0**p, nq, rng)
-        truth = datasets.truth(work.X, work.labels, work.queries, lo, hi, K)
+        lo, hi = synthetic.windows(work.labels, 2.0**p, nq, rng)
+        truth = synthetic.truth(work.X, work.labels, work.queries, lo, hi, K)
         for number in threads:
             index.threads = number
             field = [*ours(index, work.queries, lo, hi), *others.at(work.queries, lo, hi, number)]
@@ -142,7 +142,7 @@ def windows(name: str, work: datasets.Workload, options: dict[str, Any], powers:
 
 def graphs(X: np.ndarray, Q: np.ndarray, rounds: int) -> list[dict[str, Any]]:
     """Our Vamana against hnswlib's HNSW on the same points, no windows, one thread: queries a second at recall@10 >= 0.95."""
-    truth = datasets.truth(X, np.zeros(len(X)), Q, np.zeros(len(Q)), np.zeros(len(Q)), K)
+    truth = synthetic.truth(X, np.zeros(len(X)), Q, np.zeros(len(Q)), np.zeros(len(Q)), K)
     beams = tuple(range(10, 60, 2))
     field, build, note = [], {}, {}
     vamana.build(X[:50], 24, 128)  # compile
@@ -179,7 +179,7 @@ def graphs(X: np.ndarray, Q: np.ndarray, rounds: int) -> list[dict[str, Any]]:
 def bench(quick: bool = False) -> dict[str, list[dict]]:
     """All races: the graphs alone, windows over 200,000 points of the mixture and over real vectors. quick: to see that they run."""
     rng = np.random.default_rng(0)
-    mixture = datasets.mixture(rng, 2000 if quick else 200_000, 50 if quick else 500)
+    mixture = synthetic.mixture(rng, 2000 if quick else 200_000, 50 if quick else 500)
     options: dict[str, Any] = {"R": 24, "L": 48, "cutoff": 250 if quick else 1000}
     threads = sorted({1, min(2, available_cores())})
     rounds, powers = (1, (0, -2)) if quick else (7, (0, -1, -2, -3, -4, -5, -6, -7, -8, -10))
@@ -193,7 +193,7 @@ def bench(quick: bool = False) -> dict[str, list[dict]]:
     return tables
 
 
-def deep(rng: np.random.Generator) -> datasets.Workload | None:
+def deep(rng: np.random.Generator) -> synthetic.Workload | None:
     """DEEP's 10,000 vectors and then its 10,000 queries less the last 500, which stay queries; labels U(0, 1). None where it is not here."""
     from common.data.registry import locate
     from papers.window_ann.data import read_vecs
@@ -203,7 +203,7 @@ def deep(rng: np.random.Generator) -> datasets.Workload | None:
     except UserError:
         return None
     X, Q = read_vecs(folder / "deep_10k.fvecs"), read_vecs(folder / "deep_query.fvecs")
-    return datasets.Workload(np.concatenate([X, Q[:-500]]), rng.random(len(X) + len(Q) - 500), Q[-500:])
+    return synthetic.Workload(np.concatenate([X, Q[:-500]]), rng.random(len(X) + len(Q) - 500), Q[-500:])
 
 
 def figures(tables: dict[str, list[dict]]) -> dict[str, Any]:

@@ -4,22 +4,41 @@ from __future__ import annotations
 
 import csv
 import io
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from common.data.registry import locate, own_file, read_bytes
-from common.errors import MissingData, UserError
+from common.data.registry import locate, own_file, read_bytes, real_or_synthetic
+from common.errors import UserError
 from common.files import sha256_of
 from common.optional import need
 from common.run import Run
-from papers.window_ann import datasets
-from papers.window_ann.datasets import Workload
+from papers.window_ann import synthetic
+from papers.window_ann.synthetic import Workload
 from papers.window_ann.windows import as_labels
 
-# ann-benchmarks sets of the paper: registry entry -> angular
+# ann-benchmarks sets of the paper: data.name -> metric
 BENCHMARKS = {"sift": "euclidean", "glove": "angular", "deep": "angular"}
+
+Windows = dict[int, tuple[np.ndarray, np.ndarray]]  # power of two of the share -> (lo, hi), (nq,) each
+
+
+class Loaded(NamedTuple):
+    """A workload as a config asks for it; given: the windows that come with it; name: its own, for metrics."""
+
+    work: Workload
+    given: Windows
+    metric: str
+    name: str
+
+    @property
+    def unit(self) -> Workload:
+        """The workload in which the metric is L2: normalised where it is angular."""
+        if self.metric == "euclidean":
+            return self.work
+        return self.work._replace(X=synthetic.normalised(self.work.X), queries=synthetic.normalised(self.work.queries))
 
 
 def read_vecs(path: Path) -> np.ndarray:
@@ -57,7 +76,7 @@ def read_hdf5(path: Path) -> tuple[np.ndarray, np.ndarray]:
         raise UserError(f"{path} cannot be read ({error}): get the file again") from error
 
 
-def read_npy(folder: Path, name: str) -> tuple[Workload, dict[int, tuple[np.ndarray, np.ndarray]]]:
+def read_npy(folder: Path, name: str) -> tuple[Workload, Windows]:
     """The .npy layout of the paper's scripts: name.npy, name_queries.npy, name_filter-values.npy and windows by power of two.
 
     Returns the workload (with its own windows where there is name_queries_ranges.npy) and {p: (lo, hi)} of the files
@@ -110,9 +129,9 @@ def hacker_news(run: Run, encoder: str | None, label: str, batch_size: int = 128
     if weights is None:
         raise UserError(f"data.encoder={folder} has no weights: give a folder in the Hugging Face layout")
     sha = sha256_of(weights)
-    run.record_data("title encoder", "real" if encoder else "package", weights, sha)
+    run.use_data("title encoder", "real" if encoder else "package", weights, sha)
     key = {"data": "hacker_news_titles", "encoder": sha, "n": len(titles)}
-    return run.stage("titles", lambda: embed(titles, folder, run, batch_size), key=key, shared=True), labels
+    return run.stage("titles", embed, titles, folder, run, batch_size, key=key, shared=True), labels
 
 
 def _minilm() -> Path:
@@ -152,60 +171,43 @@ def embed(titles: list[str], folder: Path, run: Run, batch_size: int = 128) -> n
     return out
 
 
-def load(cfg: Any, run: Run, seed: int) -> tuple[Workload, dict[int, tuple[np.ndarray, np.ndarray]], str, str]:
-    """The workload of cfg.data, the windows that come with it by power of two, its metric, and a name for metrics.
-
-    Where a real set is missing and data.fallback names a synthetic one, that is used and noted.
-    """
-    data, metric = cfg.data, "euclidean"
-    rng = run.rng("data", seed).numpy
-    name = data.name
-    if name == "deep_10k":
-        try:
-            folder = locate("deep_10k", run=run)
-        except MissingData as error:
-            if not data.fallback:
-                raise
-            run.note(f"{error}; using the mixture instead of DEEP")
-            name = "mixture"
-        else:
-            return (
-                _split(
-                    np.concatenate([read_vecs(folder / file) for file in ("deep_10k.fvecs", "deep_query.fvecs")]),
-                    None,
-                    data,
-                    rng,
-                ),
-                {},
-                metric,
-                "deep",
-            )
-    if name == "mixture":
-        run.record_data("mixture", "synthetic", "papers.window_ann.datasets.mixture", None)
-        return datasets.mixture(rng, data.n, data.queries, d=data.d), {}, metric, "mixture"
-    if name == "sift_10k":
-        path = locate("bigann10k_sift", run=run)
-        return _split(np.load(path, allow_pickle=False).astype(np.float32), None, data, rng), {}, metric, "sift_10k"
-    if name == "hacker_news":
+def load(cfg: Any, run: Run, seed: int) -> Loaded:
+    """The workload of cfg.data. Where DEEP is missing and data.fallback is true, the mixture stands in and a note says so."""
+    data, rng = cfg.data, run.rng("data", seed).numpy
+    if data.name == "deep_10k":
+        read, make = partial(_deep, data, rng), partial(_mixture, data, rng)
+        return real_or_synthetic("deep_10k", read, make, run=run, fallback=data.fallback)
+    if data.name == "mixture":
+        run.use_data("mixture", "synthetic", "papers.window_ann.synthetic.mixture", None)
+        return _mixture(data, rng)
+    if data.name == "sift_10k":
+        X = np.load(locate("bigann10k_sift", run=run), allow_pickle=False).astype(np.float32)
+        return Loaded(_split(X, None, data, rng), {}, "euclidean", "sift_10k")
+    if data.name == "hacker_news":
         X, labels = hacker_news(run, data.encoder, data.label)
-        return _split(X, labels, data, rng), {}, "angular", "hacker_news"
-    if name in BENCHMARKS:
-        X, Q = read_hdf5(locate(f"ann_benchmarks_{name}", run=run))
-        return Workload(X, rng.random(len(X)), Q[: data.queries]), {}, BENCHMARKS[name], name
-    if name == "npy":
+        return Loaded(_split(X, labels, data, rng), {}, "angular", "hacker_news")
+    if data.name in BENCHMARKS:
+        X, Q = read_hdf5(locate(f"ann_benchmarks_{data.name}", run=run))
+        return Loaded(Workload(X, rng.random(len(X)), Q[: data.queries]), {}, BENCHMARKS[data.name], data.name)
+    if data.name == "npy":
         if not data.path:
             raise UserError("data.name=npy needs data.path=<folder> and data.prefix=<name of the set>")
         work, given = read_npy(own_file(data.path, "data.path", run, folder=True), data.prefix)
         few = slice(None, data.queries)
-        return (
-            work._replace(queries=work.queries[few], lo=None, hi=None),
-            {p: (lo[few], hi[few]) for p, (lo, hi) in given.items()},
-            data.metric,
-            data.prefix,
-        )
+        given = {p: (lo[few], hi[few]) for p, (lo, hi) in given.items()}
+        return Loaded(work._replace(queries=work.queries[few], lo=None, hi=None), given, data.metric, data.prefix)
     raise UserError(
-        f"unknown data.name {name!r}: choose mixture, deep_10k, sift_10k, hacker_news, {', '.join(BENCHMARKS)} or npy"
+        f"unknown data.name {data.name!r}: choose mixture, deep_10k, sift_10k, hacker_news, {', '.join(BENCHMARKS)} or npy"
     )
+
+
+def _mixture(data: Any, rng: np.random.Generator) -> Loaded:
+    return Loaded(synthetic.mixture(rng, data.n, data.queries, d=data.d), {}, "euclidean", "mixture")
+
+
+def _deep(data: Any, rng: np.random.Generator, folder: Path) -> Loaded:
+    X = np.concatenate([read_vecs(folder / file) for file in ("deep_10k.fvecs", "deep_query.fvecs")])
+    return Loaded(_split(X, None, data, rng), {}, "euclidean", "deep")
 
 
 def _split(X: np.ndarray, labels: np.ndarray | None, data: Any, rng: np.random.Generator) -> Workload:

@@ -9,19 +9,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from common.result import available_cores
 from papers.window_ann import storage
 from papers.window_ann.compiled import aligned
+from papers.window_ann.executor import Asked
+from papers.window_ann.planner import Planner
 from papers.window_ann.plans import METHODS, SCAN, Costs, Options
-from papers.window_ann.segment import NEEDS, Segment, available_cores, content_hash
+from papers.window_ann.segment import NEEDS, Segment, Shape
 from papers.window_ann.vamana import check_options
-from papers.window_ann.windows import as_labels, disjoint, rank_interval
-
-DEFAULTS: dict[str, dict[str, Any]] = {
-    "vamana": {"R": 32, "L": 64, "alpha": 1.0, "start": "medoid"},
-    "hnswlib": {"M": 16, "ef_construction": 100, "seed": 0},
-    "faiss": {"M": 16, "ef_construction": 100, "seed": 0},
-    "brute": {},
-}
+from papers.window_ann.windows import as_labels, content_hash, disjoint, rank_interval
 
 
 class Counts(NamedTuple):
@@ -35,45 +31,41 @@ class WindowIndex:
     """Nearest neighbours among the points whose label lies in a window (Engels et al., ICML 2024).
 
     method: auto, or one of the paper's: prefilter | postfilter | tree | optimized_postfilter | three_split |
-    super_postfilter; it decides which graphs `fit` builds. metric: euclidean | angular. base: vamana | hnswlib | faiss |
-    brute, with its own options (vamana: R, L, alpha, start). beta, cutoff: of the tree; shift, overlap: of the overlapping
-    rows. recall: what auto aims at; graph_cost: how many scanned distances one distance of a graph search is worth to it
-    (they are slower: memory is read at random). threads: all cores if None.
+    super_postfilter; it decides which graphs `fit` builds. metric: euclidean | angular. recall: what auto aims at;
+    graph_cost: how many scanned distances one distance of a graph search is worth to it (they are slower: memory is read
+    at random). threads: all cores if None. shape: which nodes there are and how their graphs are built, see
+    `segment.Shape`: beta, cutoff, shift, overlap, R, L, alpha, start, seed.
 
     >>> index = WindowIndex().fit(X, years)                                                       # doctest: +SKIP
     >>> ids, distances = index.search(Q, 1990, 1999, k=10)
     """
 
-    def __init__(self, method: str = "auto", metric: str = "euclidean", base: str = "vamana", beta: int = 2, cutoff: int = 1000, seed: int = 0,
-                 threads: int | None = None, *, shift: float = 0.5, overlap: float = 2.0, recall: float = 0.95, graph_cost: float = 4.0,
-                 **base_options: Any):  # fmt: skip
+    def __init__(
+        self,
+        method: str = "auto",
+        metric: str = "euclidean",
+        *,
+        recall: float = 0.95,
+        graph_cost: float = 4.0,
+        threads: int | None = None,
+        **shape: Any,
+    ):
         _choice("method", method, METHODS)
         _choice("metric", metric, ("euclidean", "angular"))
-        _choice("base", base, tuple(DEFAULTS))
-        if unknown := set(base_options) - set(DEFAULTS[base]):
-            raise ValueError(
-                f"unknown option {', '.join(sorted(unknown))} of base {base!r}: it takes {', '.join(DEFAULTS[base]) or 'none'}"
-            )
+        if unknown := set(shape) - set(Shape._fields):
+            raise ValueError(f"unknown option {', '.join(sorted(unknown))}: choose of {', '.join(Shape._fields)}")
         if not 0 < recall < 1:
             raise ValueError(f"recall is {recall}: give the part of the true neighbours to aim at, between 0 and 1")
         if not graph_cost > 0:
             raise ValueError(f"graph_cost is {graph_cost}: give more than 0")
-        if not isinstance(seed, int | np.integer) or seed < 0:
-            raise ValueError(f"seed is {seed!r}: give a whole number of at least 0")
+        self.shape = Shape(**shape)
+        if not isinstance(self.shape.seed, int | np.integer) or self.shape.seed < 0:
+            raise ValueError(f"seed is {self.shape.seed!r}: give a whole number of at least 0")
+        check_options(self.shape.R, self.shape.L, self.shape.alpha, self.shape.start)
         self.segments: list[Segment] = []
+        self.planners: list[Planner] = []  # one a segment
         self.threads = threads
-        self.method, self.metric, self.base = method, metric, base
-        self.recall, self.graph_cost = recall, graph_cost
-        self.base_options = DEFAULTS[base] | base_options
-        if base == "vamana":
-            check_options(**self.base_options)
-        self.structure: dict[str, Any] = {
-            "beta": beta,
-            "cutoff": cutoff,
-            "shift": shift,
-            "overlap": overlap,
-            "seed": seed,
-        }
+        self.method, self.metric, self.recall, self.graph_cost = method, metric, recall, graph_cost
         self.next_id, self.d, self.built_for = 0, 0, ""
 
     @property
@@ -101,7 +93,22 @@ class WindowIndex:
         _same_length(X, labels)
         segment = self._segment(X, labels, np.arange(len(X)), progress)  # may fail: nothing of self has changed yet
         self.built_for = content_hash(X, labels)
-        self.d, self.next_id, self.segments = X.shape[1], len(X), [segment]
+        self.d, self.next_id = X.shape[1], len(X)
+        self._keep([segment])
+        return self
+
+    def _keep(self, segments: list[Segment]) -> None:
+        """The index is now these segments. What was measured on those that stay is kept."""
+        known = {id(planner.segment): planner for planner in self.planners}
+        self.planners = [known.get(id(segment)) or Planner(segment) for segment in segments]
+        self.segments = segments
+
+    def calibrate(self, k: int = 10) -> WindowIndex:
+        """Measure now what searches for the k nearest cost. Otherwise the first search with method auto does it."""
+        self._fitted()
+        self._check_k(k)
+        for planner in self.planners:
+            planner.calibrate(int(k))
         return self
 
     def _points(self, X: Any, name: str = "X", d: int | None = None) -> np.ndarray:
@@ -138,16 +145,7 @@ class WindowIndex:
             own = aligned(X.shape, X.dtype)
             own[...] = X
             X, labels = own, labels.copy()
-        segment = Segment(
-            X,
-            labels,
-            ids,
-            parts=parts,
-            threads=self.threads,
-            base=self.base,
-            options=self.base_options,
-            **self.structure,
-        )
+        segment = Segment(X, labels, ids, parts, self.shape, self.threads)
         return segment.build(progress)
 
     # ---- searching ---------------------------------------------------------------------------------------------------
@@ -199,7 +197,7 @@ class WindowIndex:
             int(compat == "official"),
         )
         found = [
-            self._search_segment(segment, Q, lo, hi, m, closed, int(k), options, recall) for segment in self.segments
+            self._search_segment(planner, Q, lo, hi, m, closed, int(k), options, recall) for planner in self.planners
         ]
         ids, distances = _merge([f[0] for f in found], [f[1] for f in found], int(k))
         distances = (
@@ -234,17 +232,17 @@ class WindowIndex:
         return lo, hi, lo.shape[1]
 
     def _search_segment(
-        self, segment: Segment, Q, lo, hi, m: int, closed: str, k: int, options: Options, recall: float | None
+        self, planner: Planner, Q, lo, hi, m: int, closed: str, k: int, options: Options, recall: float | None
     ) -> tuple[np.ndarray, ...]:
         """(ids, squared distances, distances computed, methods) of one segment; unions are searched window by window."""
+        segment = planner.segment
         S, E = rank_interval(segment.labels, lo, hi, closed)
         if m > 1:
             S, E = disjoint(S, E)
-        costs = self._costs(segment, k, METHODS[options.method], recall)
+        costs = self._costs(planner, k, METHODS[options.method], recall)
         many = Q if m == 1 else np.repeat(Q, m, axis=0)
-        rank, distance, computed, chosen = segment.search(
-            many, np.ascontiguousarray(S.ravel()), np.ascontiguousarray(E.ravel()), k, options, costs
-        )
+        asked = Asked(many, np.ascontiguousarray(S.ravel()), np.ascontiguousarray(E.ravel()))
+        rank, distance, computed, chosen = segment.search(asked, k, options, costs)
         ids = np.where(rank >= 0, segment.ids[rank], -1)
         if m > 1:
             nq = len(Q)
@@ -254,10 +252,10 @@ class WindowIndex:
             computed, chosen = computed.reshape(nq, m).sum(1), chosen.reshape(nq, m)[:, 0]
         return ids, distance, computed, chosen
 
-    def _costs(self, segment: Segment, k: int, method: str, recall: float | None) -> Costs | None:
+    def _costs(self, planner: Planner, k: int, method: str, recall: float | None) -> Costs | None:
         """What auto needs to know; nothing for recall 1, which scans."""
         target = self.recall if recall is None else recall
-        return segment.costs(k, target, self.graph_cost) if method == "auto" and target < 1 else None
+        return planner.costs(k, target, self.graph_cost) if method == "auto" and target < 1 else None
 
     def explain(self, lo: Any, hi: Any, closed: str = "both", k: int = 10, **options: Any) -> dict[str, Any]:
         """The plan of one window: its ranks, the method, its pieces and what auto thinks it costs, in distances.
@@ -275,7 +273,7 @@ class WindowIndex:
         s, e = (int(x[0, 0]) for x in rank_interval(segment.labels, lo, hi, closed))
         chosen = Options(METHODS.index(method), options.get("beam", 40), options.get("multiply", 1), options.get("max_beam", 10_000),
                          options.get("min_ratio") or 0.0, int(options.get("compat") == "official"))  # fmt: skip
-        costs = self._costs(segment, k, method, options.get("recall"))
+        costs = self._costs(self.planners[0], k, method, options.get("recall"))
         pieces, number, cost = segment.explain(s, e, chosen, costs)
         listed = [
             {"do": "scan", "ranks": (lo_, hi_)} if node == SCAN else
@@ -310,7 +308,7 @@ class WindowIndex:
         kept = list(self.segments)
         while kept and kept[-1].live < 2 * len(part[0]):
             part = _concatenate(part, kept.pop())
-        self.segments = [*kept, self._of(part)]  # only now: a build that is interrupted loses no rows
+        self._keep([*kept, self._of(part)])  # only now: a build that is interrupted loses no rows
         self.next_id += len(X)
         return ids
 
@@ -336,11 +334,11 @@ class WindowIndex:
         for segment, ranks in zip(self.segments, found, strict=True):
             segment.bury(ranks)
         kept = [segment for segment in self.segments if segment.live]
-        self.segments = [self._of(_living(s)) if 2 * s.live < len(s.X) else s for s in kept]
+        self._keep([self._of(_living(s)) if 2 * s.live < len(s.X) else s for s in kept])
 
     def _of(self, part: tuple[np.ndarray, ...]) -> Segment:
         X, labels, ids = part
-        return self._segment(X, labels, ids, graphs=len(X) > self.structure["cutoff"])
+        return self._segment(X, labels, ids, graphs=len(X) > self.shape.cutoff)
 
     def __len__(self) -> int:
         return sum(segment.live for segment in self.segments)
@@ -364,30 +362,20 @@ class WindowIndex:
     def state(self) -> dict[str, Any]:
         """All that it takes to make this index again: text and numbers under `settings`, arrays under `segments`."""
         self._fitted()
-        settings = {"method": self.method, "metric": self.metric, "base": self.base, "recall": self.recall, "graph_cost": self.graph_cost,
-                    "options": self.base_options, "structure": self.structure, "next_id": self.next_id, "d": self.d, "built_for": self.built_for}  # fmt: skip
-        return {"settings": settings, "segments": [segment.state() for segment in self.segments]}
+        settings = {"method": self.method, "metric": self.metric, "recall": self.recall, "graph_cost": self.graph_cost,
+                    "shape": self.shape._asdict(), "next_id": self.next_id, "d": self.d, "built_for": self.built_for}  # fmt: skip
+        return {"settings": settings, "segments": [p.segment.state() | p.state() for p in self.planners]}
 
     @classmethod
     def from_state(cls, state: dict[str, Any], threads: int | None = None) -> WindowIndex:
         s = state["settings"]
         index = cls(
-            s["method"],
-            s["metric"],
-            s["base"],
-            threads=threads,
-            recall=s["recall"],
-            graph_cost=s["graph_cost"],
-            **s["structure"],
-            **s["options"],
+            s["method"], s["metric"], recall=s["recall"], graph_cost=s["graph_cost"], threads=threads, **s["shape"]
         )
         index.next_id, index.d, index.built_for = s["next_id"], s["d"], s["built_for"]
-        index.segments = [
-            Segment.from_state(
-                part, threads=index.threads, base=index.base, options=index.base_options, **index.structure
-            )
-            for part in state["segments"]
-        ]
+        index.segments = [Segment.from_state(part, index.shape, index.threads) for part in state["segments"]]
+        both = zip(index.segments, state["segments"], strict=True)
+        index.planners = [Planner.from_state(segment, part) for segment, part in both]
         return index
 
     def save(self, path: str | os.PathLike) -> None:

@@ -10,26 +10,13 @@ Prices count distances, so the same data and seed give the same plans.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from papers.window_ann.plans import NEVER, Costs
+from papers.window_ann.segment import Segment
 
-if TYPE_CHECKING:
-    from papers.window_ann.segment import Segment
-
-BEAMS = (
-    1,
-    1.4,
-    2,
-    2.8,
-    4,
-    5.6,
-    8,
-    11,
-    16,
-)  # in units of k * blowup: about so many candidates hold k points of the window
+# in units of k * blowup: about so many candidates hold k points of the window
+BEAMS = (1, 1.4, 2, 2.8, 4, 5.6, 8, 11, 16)
 BLOWUPS = (1, 2, 4, 8, 16, 32)
 SIZES = 4  # node sizes that are measured
 NODES = 4  # at most so many of one size
@@ -60,7 +47,38 @@ class Measured:
         )
 
 
-def calibrate(segment: Segment, k: int, generator: np.random.Generator) -> Measured:
+class Planner:
+    """Prices for the searches of one segment: `costs` measures them at the first call for a k."""
+
+    def __init__(self, segment: Segment, measured: dict[int, Measured] | None = None):
+        self.segment, self.measured = segment, measured or {}
+        self._prices: dict[tuple[int, float, float], Costs] = {}
+
+    def calibrate(self, k: int) -> Measured:
+        """What searches for the k nearest cost, measured once. The same seed and data give the same figures."""
+        if k not in self.measured:
+            self.measured[k] = measure(self.segment, k, np.random.default_rng([self.segment.shape.seed, k]))
+        return self.measured[k]
+
+    def costs(self, k: int, target: float, graph_cost: float) -> Costs:
+        if (k, target, graph_cost) not in self._prices:
+            self._prices[k, target, graph_cost] = self.calibrate(k).costs(target, graph_cost)
+        return self._prices[k, target, graph_cost]
+
+    def state(self) -> dict[str, np.ndarray]:
+        """The arrays that `from_state` needs."""
+        state = {"k": np.array(sorted(self.measured), np.int64)}
+        for k, measured in self.measured.items():
+            state |= {f"{name}_{k}": array for name, array in vars(measured).items()}
+        return state
+
+    @classmethod
+    def from_state(cls, segment: Segment, state: dict[str, np.ndarray]) -> Planner:
+        names = ("sizes", "beam", "recall", "distances")
+        return cls(segment, {int(k): Measured(*(state[f"{name}_{k}"] for name in names)) for k in state["k"]})
+
+
+def measure(segment: Segment, k: int, generator: np.random.Generator) -> Measured:
     """Measure nodes of SIZES sizes, at windows of each blowup and every beam. A few thousand searches, one small build a size."""
     sizes = segment.end - segment.start
     built = np.flatnonzero((segment.layout.graph >= 0) & (sizes >= 4 * k))
@@ -82,14 +100,14 @@ def calibrate(segment: Segment, k: int, generator: np.random.Generator) -> Measu
             if w < 2 * k:
                 continue
             truth = [
-                probe.search_pieces(Q, pieces * [0, 1, 1, 1, 1] + [-1, 0, 0, 0, 0], k)[0]
+                probe.search_pieces(Q, pieces * [0, 1, 1, 1, 1] + [-1, 0, 0, 0, 0], k).ids
                 for (probe, Q), pieces in zip(probes, windows, strict=True)
             ]
             for c in range(len(BEAMS)):
                 found, computed_mean = 0.0, 0.0
                 for (probe, Q), pieces, right in zip(probes, windows, truth, strict=True):
                     pieces[:, 3] = beams[a, b, c]
-                    ids, _, computed = probe.search_pieces(Q, pieces, k)
+                    ids, _, computed, _ = probe.search_pieces(Q, pieces, k)
                     found += ((ids[:, :, None] == right[:, None, :]) & (ids >= 0)[:, :, None]).sum() / right.size
                     computed_mean += computed.mean()
                 recall[a, b, c], distances[a, b, c] = found / len(probes), max(computed_mean / len(probes), 1.0)
@@ -102,13 +120,13 @@ def calibrate(segment: Segment, k: int, generator: np.random.Generator) -> Measu
 
 
 def held_out(segment: Segment, node: int, number: int, generator: np.random.Generator) -> tuple[Segment, np.ndarray]:
-    """`number` queries drawn from all points, as a user's are, and an index of the node's points without them."""
+    """`number` queries drawn from all points, as a user's are, and a segment of the node's points without them."""
     rows = np.sort(generator.choice(len(segment.X), number, replace=False))
     start, end = segment.start[node], segment.end[node]
     rest = np.delete(segment.X[start:end], rows[(rows >= start) & (rows < end)] - start, axis=0)
     ranks = np.arange(len(rest))
-    probe = type(segment)(rest, ranks, ranks, parts="r", beta=2, cutoff=max(2, len(rest)), shift=0.5, overlap=2.0, seed=segment.seed,
-                          threads=segment.threads, base=segment.base, options=segment.base_options)  # fmt: skip
+    shape = segment.shape._replace(beta=2, cutoff=max(2, len(rest)), shift=0.5, overlap=2.0)
+    probe = Segment(rest, ranks, ranks, "r", shape, segment.threads)
     return probe.build(), np.ascontiguousarray(segment.X[rows])
 
 

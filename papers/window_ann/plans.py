@@ -27,7 +27,7 @@ class Layout(NamedTuple):
 
     start, end: (nodes,) int64 ranks; graph: (nodes,) int64, first row in the edge array, -1 where none was built; entry:
     (nodes,) int64 local ids; offsets, first: the tree's; size, shift, counts, number: the overlapping rows', `number` the node
-    of each row's first bucket; live: (n + 1,) int64, how many points before each rank are not deleted; cutoff: (1,).
+    of each row's first bucket; cutoff, beta: (1,).
     """
 
     start: np.ndarray
@@ -40,8 +40,8 @@ class Layout(NamedTuple):
     shift: np.ndarray
     counts: np.ndarray
     number: np.ndarray
-    live: np.ndarray
     cutoff: np.ndarray
+    beta: np.ndarray
 
 
 class Options(NamedTuple):
@@ -76,9 +76,10 @@ def no_costs() -> Costs:
     return Costs(np.zeros(1), np.zeros(1), np.zeros((1, 1)), np.full((1, 1), NEVER), np.array([1.0, 2.0**NEVER]))
 
 
-def piece_room(tree_rows: int, beta: int) -> int:
+@jit
+def piece_room(layout):
     """How many pieces a plan can have: three tree searches, each at most 2 beta nodes a row and two ragged ends."""
-    return 3 * (2 * beta * tree_rows + 2)
+    return 3 * (2 * layout.beta[0] * (len(layout.first) - 1) + 2)
 
 
 @jit
@@ -183,13 +184,13 @@ def lookup(table, costs, x, y):
 
 
 @jit
-def piece_cost(layout, costs, node, lo, hi):
+def piece_cost(layout, live, costs, node, lo, hi):
     """(cost, log2 beam) of answering [lo, hi) on a node, by what was measured; a scan costs hi - lo, with beam 0."""
     w = np.float64(hi - lo)
     if node == SCAN or layout.graph[node] < 0:
         return w, 0.0
     x = np.log2(np.float64(layout.end[node] - layout.start[node]))
-    y = x - np.log2(max(np.float64(layout.live[hi] - layout.live[lo]), 1.0))
+    y = x - np.log2(max(np.float64(live[hi] - live[lo]), 1.0))
     cost = costs.graph[0] * 2.0 ** min(lookup(costs.cost, costs, x, y), NEVER)
     if cost >= w:
         return w, 0.0
@@ -197,11 +198,11 @@ def piece_cost(layout, costs, node, lo, hi):
 
 
 @jit
-def price(layout, costs, pieces, count, limit):
+def price(layout, live, costs, pieces, count, limit):
     """What a plan will cost when each of its pieces is done the cheaper way; stops counting at `limit`."""
     total = 0.0
     for i in range(count):
-        cost, _ = piece_cost(layout, costs, pieces[i, 0], pieces[i, 1], pieces[i, 2])
+        cost, _ = piece_cost(layout, live, costs, pieces[i, 0], pieces[i, 1], pieces[i, 2])
         total += cost
         if total >= limit:
             break
@@ -209,10 +210,10 @@ def price(layout, costs, pieces, count, limit):
 
 
 @jit
-def settle(layout, costs, pieces, count, max_beam):
+def settle(layout, live, costs, pieces, count, max_beam):
     """Give each graph piece its calibrated beam, or make it a scan where that is cheaper."""
     for i in range(count):
-        _, beam = piece_cost(layout, costs, pieces[i, 0], pieces[i, 1], pieces[i, 2])
+        _, beam = piece_cost(layout, live, costs, pieces[i, 0], pieces[i, 1], pieces[i, 2])
         if beam == 0.0 or beam > np.log2(np.float64(max_beam)):
             pieces[i, 0] = SCAN
         else:
@@ -221,7 +222,7 @@ def settle(layout, costs, pieces, count, max_beam):
 
 
 @jit
-def plan(layout, costs, s, e, options, pieces, spare):
+def plan(layout, live, costs, s, e, options, pieces, spare):
     """The pieces of options.method, or of the cheapest method by `costs`; returns (how many, which method, cost).
 
     Planning must cost less than it saves, so what cannot win is not priced: nothing below the price of the cheapest search;
@@ -239,7 +240,7 @@ def plan(layout, costs, s, e, options, pieces, spare):
     inner = smallest_containing(layout.offsets, layout.first, s, e)
     if layout.end[inner] - layout.start[inner] < layout.end[node] - layout.start[node]:
         node, method = inner, OPTIMIZED
-    cost, _ = piece_cost(layout, costs, node, s, e)
+    cost, _ = piece_cost(layout, live, costs, node, s, e)
     if cost < least:
         best, least = method, cost
         count = add(pieces, 0, node, s, e, 0, 1)
@@ -247,9 +248,9 @@ def plan(layout, costs, s, e, options, pieces, spare):
     if least > 2 * exact:
         for several in (TREE, THREE_SPLIT):
             number = plan_single(layout, several, s, e, options, spare)
-            cost = price(layout, costs, spare, number, least)
+            cost = price(layout, live, costs, spare, number, least)
             if cost < least:
                 best, least, count = several, cost, number
                 pieces[:number] = spare[:number]
-    settle(layout, costs, pieces, count, options.max_beam)
+    settle(layout, live, costs, pieces, count, options.max_beam)
     return count, best, least

@@ -15,9 +15,9 @@ from matplotlib.ticker import NullFormatter
 
 from common.files import write_atomic
 from common.run import Run
-from papers.window_ann.evaluate import pareto
+from papers.window_ann.metrics import pareto
 from papers.window_ann.plans import METHODS, OURS, SCAN, Options
-from papers.window_ann.segment import Segment
+from papers.window_ann.segment import Segment, Shape
 
 LABELS = {"prefilter": "prefilter", "postfilter": "postfilter", "tree": "tree (WST)", "optimized_postfilter": "optimized postfilter",
           "three_split": "three-split", "super_postfilter": "super-postfilter", "auto": "planner"}  # fmt: skip
@@ -53,6 +53,15 @@ def by_window(table: Sequence[Mapping[str, Any]], level: float) -> Figure:
     return figure
 
 
+def decades(axis: Any, lowest: float) -> None:
+    """Whole decades up the side, recall from `lowest` to 1 along the bottom."""
+    axis.set_yscale("log")
+    low, high = axis.get_ylim()
+    axis.set_ylim(10 ** np.floor(np.log10(low)), 10 ** np.ceil(np.log10(high)))
+    axis.yaxis.set_minor_formatter(NullFormatter())
+    axis.set_xlim(lowest - 0.005, 1.005)
+
+
 def curves(rows: Sequence[Mapping[str, Any]], lowest: float = 0.85) -> Figure:
     """Recall against distances at up to six window sizes; each line is a method's best settings."""
     every = sorted({row["p"] for row in rows}, reverse=True)
@@ -71,11 +80,7 @@ def curves(rows: Sequence[Mapping[str, Any]], lowest: float = 0.85) -> Figure:
             front = [(r, -d) for r, d in pareto(points) if r >= lowest]
             if front:
                 _line(axis, method, *zip(*front, strict=True))
-        axis.set_yscale("log")
-        low, high = axis.get_ylim()
-        axis.set_ylim(10 ** np.floor(np.log10(low)), 10 ** np.ceil(np.log10(high)))
-        axis.yaxis.set_minor_formatter(NullFormatter())
-        axis.set_xlim(lowest - 0.005, 1.005)
+        decades(axis, lowest)
         axis.set_title(f"windows of $2^{{{p}}}$ of the points", fontsize=9)
     for axis in axes.flat[len(shown) :]:
         axis.axis("off")
@@ -115,11 +120,7 @@ def raced(sets: Mapping[str, tuple[Sequence[Mapping[str, Any]], Sequence[str]]],
                     axis.plot(
                         *zip(*front, strict=True), color=color, linestyle=style, marker="o", markersize=3, label=label
                     )
-            axis.set_yscale("log")
-            low, high = axis.get_ylim()
-            axis.set_ylim(10 ** np.floor(np.log10(low)), 10 ** np.ceil(np.log10(high)))
-            axis.yaxis.set_minor_formatter(NullFormatter())
-            axis.set_xlim(lowest - 0.005, 1.005)
+            decades(axis, lowest)
             axis.set_title(f"{name}, windows of $2^{{{window[2:]}}}$", fontsize=9)
     figure.supxlabel("recall@10", fontsize=9)
     figure.supylabel("queries a second (higher is better)", fontsize=9)
@@ -214,8 +215,9 @@ def branching(table: Sequence[Mapping[str, Any]]) -> Figure:
 def methods(n: int) -> Figure:
     """One window, and what each method searches for it: the picture at the head of the chapter."""
     rng = np.random.default_rng(0)
-    segment = Segment(rng.random((n, 2), np.float32), np.arange(n), np.arange(n), parts="rto", beta=2, cutoff=n // 16, shift=0.5, overlap=2.0,
-                      seed=0, threads=1, base="brute", options={})  # fmt: skip
+    segment = Segment(
+        rng.random((n, 2), np.float32), np.arange(n), np.arange(n), "rto", Shape(cutoff=n // 16), threads=1
+    )
     s, e, rows = int(0.3 * n), int(0.69 * n), segment.tree.rows
     figure, axes = plt.subplots(1, 4, figsize=(11, 2.7), sharey=True, layout="constrained")
     for axis, method in zip(axes, ("tree", "optimized_postfilter", "three_split", "super_postfilter"), strict=True):

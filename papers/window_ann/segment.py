@@ -1,21 +1,20 @@
-"""A static index: points sorted by label, the nodes over them, and a base index at each node that the methods need."""
+"""A static index: points sorted by label, the nodes over them, a graph at each node that the methods need, and searching."""
 
 from __future__ import annotations
 
-import hashlib
 import os
 import queue
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import cache
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
-from papers.window_ann import executor, planner, vamana
-from papers.window_ann.base import BASES, search_one
-from papers.window_ann.beam import Scratch, scratch
+from papers.window_ann import executor, vamana
+from papers.window_ann.beam import Answers, Place, Scratch, no_answers, scratch
 from papers.window_ann.compiled import aligned
+from papers.window_ann.executor import Asked, Graphs, Points
 from papers.window_ann.overlap import OverlappingRows
 from papers.window_ann.plans import AUTO, Costs, Layout, Options, no_costs, piece_room, plan
 from papers.window_ann.tree import Tree
@@ -34,8 +33,18 @@ NO_PIECES = np.empty((0, 5), np.int64)
 LARGE = 4096  # a node of more points is built by all threads together, smaller ones side by side
 
 
-def available_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+class Shape(NamedTuple):
+    """Which nodes there are, and their graphs. beta, cutoff: of the tree; shift, overlap: of the overlapping rows; the rest: see `vamana.build`."""
+
+    beta: int = 2
+    cutoff: int = 1000
+    shift: float = 0.5
+    overlap: float = 2.0
+    R: int = 32
+    L: int = 64
+    alpha: float = 1.0
+    start: str = "medoid"
+    seed: int = 0
 
 
 @cache
@@ -51,28 +60,26 @@ if hasattr(os, "register_at_fork"):
 class Segment:
     """n points in label order. X: (n, d) float32, labels: (n,), ids: (n,) int64, the caller's row numbers.
 
-    parts: which nodes get an index, a string of r (root), t (tree), o (overlapping rows).
+    parts: which nodes get a graph, a string of r (root), t (tree), o (overlapping rows).
     """
 
-    def __init__(self, X: np.ndarray, labels: np.ndarray, ids: np.ndarray, *, parts: str, beta: int, cutoff: int, shift: float,
-                 overlap: float, seed: int, threads: int, base: str, options: dict[str, Any]):  # fmt: skip
+    def __init__(self, X: np.ndarray, labels: np.ndarray, ids: np.ndarray, parts: str, shape: Shape, threads: int):
         if np.all(labels[1:] >= labels[:-1]):  # sorted already (read from disk): no copy
             self.X, self.labels, self.ids = X, labels, ids
         else:
             order = np.argsort(labels, kind="stable")
             self.X, self.labels, self.ids = aligned(X.shape, X.dtype), labels[order], ids[order]
             np.take(X, order, axis=0, out=self.X, mode="clip")  # raise would buffer
-        self.parts, self.seed, self.threads, self.base, self.base_options = parts, seed, threads, base, options
-        self.tree, self.overlap = Tree(len(X), beta, cutoff), OverlappingRows(len(X), overlap, cutoff, shift)
-        self._lay_out(cutoff)
+        self.parts, self.shape, self.threads = parts, shape, threads
+        self.tree = Tree(len(X), shape.beta, shape.cutoff)
+        self.overlap = OverlappingRows(len(X), shape.overlap, shape.cutoff, shape.shift)
+        self._lay_out()
         self.G = np.empty((0, 1), np.int32)
-        self.indices: dict[int, Any] = {}
+        self.points = Points(self.X, np.arange(len(X) + 1))
         self.repaired = 0
-        self.measured: dict[int, planner.Measured] = {}
-        self._prices: dict[tuple[int, float, float], Costs] = {}
         self._scratch: queue.SimpleQueue = queue.SimpleQueue()
 
-    def _lay_out(self, cutoff: int) -> None:
+    def _lay_out(self) -> None:
         """Number the nodes; nodes of equal range that are wanted share one graph, built in order of first use."""
         buckets = np.concatenate([self.tree.buckets(), self.overlap.buckets()])
         self.start, self.end = np.ascontiguousarray(buckets[:, 0]), np.ascontiguousarray(buckets[:, 1])
@@ -82,7 +89,7 @@ class Segment:
         wanted[:trees] |= "t" in self.parts
         wanted[trees:] |= "o" in self.parts
         graph = np.full(len(buckets), -1, np.int64)
-        self.owners: list[int] = []  # the nodes whose index is built; others of the same range use it
+        self.owners: list[int] = []  # the nodes whose graph is built; others of the same range use it
         row, seen = 0, {}
         for node in np.flatnonzero(wanted):
             range_ = (self.start[node], self.end[node])
@@ -97,18 +104,14 @@ class Segment:
         first = self.tree.first.astype(np.int64)
         self.layout = Layout(self.start, self.end, graph, np.zeros(len(buckets), np.int64), self.tree.offsets, first, self.overlap.size,
                              self.overlap.shift, self.overlap.count, trees + self.overlap.first[:-1],
-                             np.arange(len(self.X) + 1), np.array([cutoff]))  # fmt: skip
+                             np.array([self.shape.cutoff]), np.array([self.shape.beta]))  # fmt: skip
 
     # ---- building ----------------------------------------------------------------------------------------------------
 
     def build(self, progress: Callable[[Iterable, str], Iterable] | None = None) -> Segment:
-        """Build the index of every node that is wanted. The same seed gives the same graphs on any number of threads."""
+        """Build the graph of every node that is wanted. The same seed gives the same graphs on any number of threads."""
         track = progress or (lambda nodes, description: nodes)
-        if self.base != "vamana":
-            for node in track(self.owners, "node indices"):
-                self.indices[node] = BASES[self.base](self.X[self.start[node] : self.end[node]], **self.base_options)
-            return self
-        self.G = aligned((self.stored, self.base_options["R"]), np.int32)
+        self.G = aligned((self.stored, self.shape.R), np.int32)
         large = [node for node in self.owners if self.end[node] - self.start[node] > LARGE]
         small = [node for node in self.owners if self.end[node] - self.start[node] <= LARGE]
         with ThreadPoolExecutor(self.threads) as pool:
@@ -122,55 +125,44 @@ class Segment:
 
     def _build_node(self, node: int, run: Callable = map, workers: int = 1) -> int:
         start, end = int(self.start[node]), int(self.end[node])
-        generator = np.random.default_rng([self.seed, start, end])  # a node's graph depends on its range alone
-        options = self.base_options
-        entry = vamana.medoid(self.X[start:end]) if options["start"] == "medoid" else 0
+        generator = np.random.default_rng([self.shape.seed, start, end])  # a node's graph depends on its range alone
+        entry = vamana.medoid(self.X[start:end]) if self.shape.start == "medoid" else 0
         self.layout.entry[node] = entry
-        return vamana.build_into(self.X, start, end - start, self.G, int(self.layout.graph[node]), entry, options["L"], options["alpha"],
-                                 generator, run, workers)  # fmt: skip
+        place = Place(start, end - start, int(self.layout.graph[node]), entry)
+        return vamana.build_into(self.X, self.G, place, self.shape.L, self.shape.alpha, generator, run, workers)
 
     # ---- searching ---------------------------------------------------------------------------------------------------
 
-    def search(
-        self, Q: np.ndarray, S: np.ndarray, E: np.ndarray, k: int, options: Options, costs: Costs | None = None
-    ) -> tuple[np.ndarray, ...]:
-        """Ranks (nq, k) int64 (-1 missing), squared distances (nq, k), distances computed (nq,) and methods chosen (nq,)."""
-        return self._spread(Q, S, E, k, options, costs or no_costs(), NO_PIECES)
+    @property
+    def graphs(self) -> Graphs:
+        return Graphs(self.G, self.layout)
 
-    def search_pieces(self, Q: np.ndarray, pieces: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def search(self, asked: Asked, k: int, options: Options, costs: Costs | None = None) -> Answers:
+        """Ranks, squared distances, distances computed and methods chosen."""
+        return self._spread(asked, k, options, costs or no_costs(), NO_PIECES)
+
+    def search_pieces(self, Q: np.ndarray, pieces: np.ndarray, k: int) -> Answers:
         """One piece for each query: what the planner measures. pieces: (nq, 5) int64."""
-        S = np.zeros(len(Q), np.int64)
-        ids, distances, computed, _ = self._spread(Q, S, S, k, Options(AUTO, 1, 1, 10_000, 0.0, 0), no_costs(), pieces)
-        return ids, distances, computed
+        none = np.zeros(len(Q), np.int64)
+        return self._spread(Asked(Q, none, none), k, Options(AUTO, 1, 1, 10_000, 0.0, 0), no_costs(), pieces)
 
-    def costs(self, k: int, target: float, graph_cost: float) -> Costs:
-        if k not in self.measured:
-            self.measured[k] = planner.calibrate(self, k, np.random.default_rng([self.seed, k]))
-        if (k, target, graph_cost) not in self._prices:
-            self._prices[k, target, graph_cost] = self.measured[k].costs(target, graph_cost)
-        return self._prices[k, target, graph_cost]
-
-    def _spread(self, Q, S, E, k, options, costs, given) -> tuple[np.ndarray, ...]:
+    def _spread(self, asked: Asked, k: int, options: Options, costs: Costs, given: np.ndarray) -> Answers:
         """Cut the batch into parts and give them to threads; a query's answer does not depend on the cutting."""
-        nq = len(Q)
-        ids, distances = np.full((nq, k), -1, np.int64), np.full((nq, k), np.inf, np.float32)
-        computed, chosen = np.zeros(nq, np.int64), np.full(nq, options.method, np.int64)
-        room = piece_room(self.tree.rows, self.tree.beta)
+        nq = len(asked.Q)
+        answers, graphs = no_answers(nq, k, options.method), self.graphs
         size = max(1, -(-nq // (8 * self.threads)) if self.threads > 1 else min(nq, 4096))  # Ctrl-C waits for a part
         widest = min(options.max_beam, len(self.X))
 
         def part(i: int) -> None:
             cut = slice(i, i + size)
-            if self.base != "vamana":
-                self._search_python(cut, Q, S, E, k, options, costs, given, ids, distances, computed, chosen, room)
-                return
             work = self._borrow(widest)
-            executor.search_part(self.X, self.G, self.layout, costs, Q[cut], S[cut], E[cut], options, given[cut], ids[cut], distances[cut],
-                                 computed[cut], chosen[cut], room, work)  # fmt: skip
+            executor.search_part(
+                self.points, graphs, costs, asked.part(cut), options, given[cut], answers.part(cut), work
+            )
             self._scratch.put(work)
 
         self.in_threads(part, range(0, nq, size))
-        return ids, distances, computed, chosen
+        return answers
 
     def in_threads(self, part: Callable[[int], None], starts: Sequence[int]) -> None:
         """part(i) for every i of `starts`; this thread and helpers take the next one as they become free."""
@@ -198,23 +190,11 @@ class Segment:
             work = scratch(len(self.X), beam, max(self.G.shape[1], 1))
         return work
 
-    def _search_python(self, cut, Q, S, E, k, options, costs, given, ids, distances, computed, chosen, room) -> None:
-        pieces, spare = np.empty((room, 5), np.int64), np.empty((room, 5), np.int64)
-        indices = {node: self.indices[owner] for node, owner in self.owner.items()}
-        for i in range(*cut.indices(len(Q))):
-            if len(given):
-                use = given[i : i + 1]
-            else:
-                count, chosen[i], _ = plan(self.layout, costs, S[i], E[i], options, pieces, spare)
-                use = pieces[:count]
-            rank, distance, computed[i] = search_one(self.X, indices, self.layout, Q[i], use, options.max_beam, k)
-            ids[i, : len(rank)], distances[i, : len(rank)] = rank, distance
-
     def explain(self, s: int, e: int, options: Options, costs: Costs | None) -> tuple[np.ndarray, int, float]:
         """(pieces, method, estimated cost) of one window."""
-        room = piece_room(self.tree.rows, self.tree.beta)
+        room = piece_room(self.layout)
         pieces, spare = np.empty((room, 5), np.int64), np.empty((room, 5), np.int64)
-        count, method, cost = plan(self.layout, costs or no_costs(), s, e, options, pieces, spare)
+        count, method, cost = plan(self.layout, self.points.live, costs or no_costs(), s, e, options, pieces, spare)
         return pieces[:count], int(method), float(cost)
 
     # ---- deleting, storing -------------------------------------------------------------------------------------------
@@ -222,11 +202,11 @@ class Segment:
     @property
     def alive(self) -> np.ndarray:
         """Which ranks are not deleted, (n,) bool."""
-        return np.diff(self.layout.live) > 0
+        return np.diff(self.points.live) > 0
 
     @property
     def live(self) -> int:
-        return int(self.layout.live[-1])
+        return int(self.points.live[-1])
 
     def find(self, ids: np.ndarray) -> np.ndarray:
         """The ranks of those `ids` that are here and not deleted."""
@@ -236,31 +216,22 @@ class Segment:
         """Tombstones: these ranks are never returned again; searches still pass through them."""
         alive = self.alive
         alive[ranks] = False
-        self.layout.live[1:] = np.cumsum(alive)
+        self.points.live[1:] = np.cumsum(alive)
 
     def state(self) -> dict[str, np.ndarray]:
-        """The arrays that `from_state` needs. Indices of other libraries are not among them: they are built again."""
-        state = {"X": self.X, "labels": self.labels, "ids": self.ids, "alive": self.alive, "G": self.G, "entry": self.layout.entry,
-                 "parts": np.array([part in self.parts for part in "rto"]), "k": np.array(sorted(self.measured), np.int64)}  # fmt: skip
-        for k, measured in self.measured.items():
-            for name, array in vars(measured).items():
-                state[f"{name}_{k}"] = array
-        return state
+        """The arrays that `from_state` needs."""
+        parts = np.array([part in self.parts for part in "rto"])
+        return {"X": self.X, "labels": self.labels, "ids": self.ids, "alive": self.alive, "G": self.G, "entry": self.layout.entry, "parts": parts}  # fmt: skip
 
     @classmethod
-    def from_state(cls, state: dict[str, np.ndarray], **settings: Any) -> Segment:
+    def from_state(cls, state: dict[str, np.ndarray], shape: Shape, threads: int) -> Segment:
         parts = "".join(part for part, here in zip("rto", state["parts"], strict=True) if here)
-        segment = cls(state["X"], state["labels"], state["ids"], parts=parts, **settings)
-        if segment.base == "vamana":
-            if len(state["G"]) != segment.stored or len(state["entry"]) != len(segment.start):
-                raise ValueError("the index does not fit its own data: build it again")
-            segment.G = state["G"]
-            segment.layout.entry[:] = state["entry"]
-        else:
-            segment.build()
+        segment = cls(state["X"], state["labels"], state["ids"], parts, shape, threads)
+        if len(state["G"]) != segment.stored or len(state["entry"]) != len(segment.start):
+            raise ValueError("the index does not fit its own data: build it again")
+        segment.G = state["G"]
+        segment.layout.entry[:] = state["entry"]
         segment.bury(np.flatnonzero(~state["alive"]))
-        names = ("sizes", "beam", "recall", "distances")
-        segment.measured = {int(k): planner.Measured(*(state[f"{name}_{k}"] for name in names)) for k in state["k"]}
         return segment
 
 
@@ -275,16 +246,3 @@ class _Sized:
 
     def __iter__(self):
         return iter(self.iterable)
-
-
-def content_hash(*arrays: np.ndarray) -> str:
-    """sha256 over dtypes, shapes and bytes."""
-    sha = hashlib.sha256()
-    for array in arrays:
-        sha.update(f"{array.dtype.str}{array.shape}".encode())
-        sha.update(
-            np.ascontiguousarray(array).data.cast("B")
-            if array.size and array.dtype.kind not in "mM"
-            else np.ascontiguousarray(array).tobytes()
-        )
-    return sha.hexdigest()

@@ -12,7 +12,7 @@ import numpy as np
 
 from common.files import digest, sha256_of, write_json
 
-FORMAT = 2
+FORMAT = 3
 
 
 def save(path: Path, state: dict[str, Any]) -> None:

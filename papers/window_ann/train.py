@@ -11,13 +11,13 @@ def train(cfg, run: Run) -> None:
     settings.check(cfg)
     if cfg.run.dry:
         return dry.estimate(cfg, run)
-    from papers.window_ann import studies  # needs numba, as a dry run does not
+    from papers.window_ann import parts  # needs numba, as a dry run does not
 
     run_parts(cfg, run, {
-        "structure": studies.structures,  # sec. 3 and 5, E4: coverage, blowup, what is stored
-        "curves": studies.curves,  # sec. 6, E1 and E2: distances against recall, every method and window size
-        "adversarial": studies.adversarial,  # sec. 6, E3: windows far from the query
-        "branching": studies.branching,  # sec. 6, E5: the tree with other branching factors
+        "structure": parts.structures,  # sec. 3 and 5, E4: coverage, blowup, what is stored
+        "curves": parts.curves,  # sec. 6, E1 and E2: distances against recall, every method and window size
+        "adversarial": parts.adversarial,  # sec. 6, E3: windows far from the query
+        "branching": parts.branching,  # sec. 6, E5: the tree with other branching factors
     })  # fmt: skip
 
 

@@ -6,11 +6,24 @@ Where a graph lies in the shared arrays, and what a candidate is, stands in beam
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
-from papers.window_ann.beam import HALF, LOW, ONE, as_key, beam_search, key_distance, key_id, scratch, squared_between
+from papers.window_ann.beam import (
+    HALF,
+    LOW,
+    ONE,
+    Place,
+    as_key,
+    beam_search,
+    key_distance,
+    key_id,
+    no_answers,
+    scratch,
+    squared_between,
+)
 from papers.window_ann.compiled import jit
 
 
@@ -66,12 +79,13 @@ def robust_prune(X, first, p, keys, n, alpha2, kept):
 
 
 @jit
-def propose(X, first, G, row, entry, points, L, alpha2, out, work):
+def propose(X, G, place, points, L, alpha2, out, work):
     """Out-edges of each of `points` against the graph as it is: search for it, then RobustPrune what was expanded."""
+    first, row = place.first, place.row
     keys = np.empty(len(work.visited) + G.shape[1], np.uint64)
     for i in range(len(points)):
         p = points[i]
-        _, _, expanded = beam_search(X, first, G, row, entry, X[first + p], L, L, 0.0, work)
+        _, _, expanded = beam_search(X, G, place, X[first + p], L, L, 0.0, work)
         n = min(expanded, len(work.visited))
         keys[:n] = work.visited[:n]
         for t in range(G.shape[1]):
@@ -86,9 +100,9 @@ def propose(X, first, G, row, entry, points, L, alpha2, out, work):
 
 
 @jit
-def add_edges(X, first, G, row, pairs, alpha2):
+def add_edges(X, G, place, pairs, alpha2):
     """Add edges `target << 32 | source` (sorted): target -> source, pruning where the degree would pass R."""
-    R = G.shape[1]
+    first, row, R = place.first, place.row, G.shape[1]
     i = 0
     while i < len(pairs):
         target = np.int64(pairs[i] >> HALF)
@@ -123,13 +137,13 @@ def add_edges(X, first, G, row, pairs, alpha2):
 
 
 @jit
-def finish(X, first, G, row, m, entry, L, work):
+def finish(X, G, place, L, work):
     """Make every point reachable from the entry, and sort each list by distance. Returns the number of edges added.
 
     An unreachable point gets an edge from the closest reachable one that has room, or that has an edge which the
     breadth-first tree from the entry does not use (duplicates of a point are the usual case: RobustPrune keeps one).
     """
-    R = G.shape[1]
+    first, m, row, entry, R = place.first, place.size, place.row, place.entry, G.shape[1]
     parent = np.full(m, -1, np.int32)
     queue = np.empty(m, np.int32)
     parent[entry] = entry
@@ -151,7 +165,7 @@ def finish(X, first, G, row, m, entry, L, work):
             todo += 1
         if todo == m:
             break
-        size, _, _ = beam_search(X, first, G, row, entry, X[first + todo], L, L, 0.0, work)
+        size, _, _ = beam_search(X, G, place, X[first + todo], L, L, 0.0, work)
         hung = False
         for i in range(size + tail):  # the closest ones found, then any reachable point
             u = key_id(work.keys[i]) if i < size else np.int64(queue[i - size])
@@ -187,13 +201,14 @@ def medoid(X: np.ndarray) -> int:
     return int(np.argmin(((X - mean) ** 2).sum(axis=1)))
 
 
-def build_into(X, first: int, m: int, G, row: int, entry: int, L: int, alpha: float, generator: np.random.Generator,
+def build_into(X, G, place: Place, L: int, alpha: float, generator: np.random.Generator,
                run: Callable[[Callable, Iterable], Iterable] = map, workers: int = 1, batch: float = 0.02) -> int:  # fmt: skip
-    """Build the graph of X[first : first + m] into G[row : row + m]. Returns the number of edges the repair added.
+    """Build the graph of a place. Returns the number of edges the repair added.
 
     Points enter in a random order, in batches that double up to `batch` m. All points of a batch see the graph as it was
     before the batch, so the result does not depend on how `run` (map, or a pool's map over `workers` threads) spreads them.
     """
+    m, row = place.size, place.row
     G[row : row + m] = -1
     order = generator.permutation(m).astype(np.int32)
     alpha2 = np.float32(alpha * alpha)
@@ -204,23 +219,24 @@ def build_into(X, first: int, m: int, G, row: int, entry: int, L: int, alpha: fl
     while done < m:
         points = order[done : done + size]
         out = np.empty((len(points), R), np.int32)
-
-        def search_part(i: int, points=points, out=out) -> None:
-            part = slice(i * len(points) // workers, (i + 1) * len(points) // workers)
-            propose(X, first, G, row, entry, points[part], L, alpha2, out[part], works[i])
-
-        list(run(search_part, range(workers)))
+        parts = [slice(i * len(points) // workers, (i + 1) * len(points) // workers) for i in range(workers)]
+        list(run(partial(_propose_part, X, G, place, points, L, alpha2, out), parts, works))
         G[row + points] = out
         source = np.broadcast_to(points[:, None], out.shape)[out >= 0].astype(np.uint64)
         pairs = np.sort((out[out >= 0].astype(np.uint64) << HALF) | source)
         cuts = [0] + [_next_target(pairs, i * len(pairs) // workers) for i in range(1, workers)] + [len(pairs)]
-
-        def link_part(i: int, pairs=pairs, cuts=cuts) -> None:
-            add_edges(X, first, G, row, pairs[cuts[i] : cuts[i + 1]], alpha2)
-
-        list(run(link_part, range(workers)))
+        shares = [pairs[a:b] for a, b in zip(cuts, cuts[1:], strict=False)]
+        list(run(partial(_add_part, X, G, place, alpha2), shares))
         done, size = done + len(points), min(2 * size, largest)
-    return int(finish(X, first, G, row, m, entry, L, works[0]))
+    return int(finish(X, G, place, L, works[0]))
+
+
+def _propose_part(X, G, place, points, L, alpha2, out, part: slice, work) -> None:
+    propose(X, G, place, points[part], L, alpha2, out[part], work)
+
+
+def _add_part(X, G, place, alpha2, pairs) -> None:
+    add_edges(X, G, place, pairs, alpha2)
 
 
 def _next_target(pairs: np.ndarray, i: int) -> int:
@@ -247,7 +263,7 @@ def build(X: np.ndarray, R: int = 32, L: int = 64, alpha: float = 1.0, seed: int
         raise ValueError("X has NaN or infinite values: drop those rows")
     G = np.empty((len(X), R), np.int32)
     entry = medoid(X) if start == "medoid" else 0
-    build_into(X, 0, len(X), G, 0, entry, L, alpha, np.random.default_rng(seed))
+    build_into(X, G, Place(0, len(X), 0, entry), L, alpha, np.random.default_rng(seed))
     return Graph(G, entry)
 
 
@@ -261,12 +277,13 @@ def check_options(R: int, L: int, alpha: float, start: str = "medoid") -> None:
 
 
 @jit
-def search_all(X, G, entry, Q, beam, k, cut, ids, distances, computed, work):
+def search_all(X, G, place, Q, beam, cut, answers, work):
+    k = answers.ids.shape[1]
     for i in range(len(Q)):
-        size, computed[i], _ = beam_search(X, 0, G, 0, entry, Q[i], beam, k, cut, work)
+        size, answers.computed[i], _ = beam_search(X, G, place, Q[i], beam, k, cut, work)
         for t in range(min(k, size)):
-            ids[i, t] = key_id(work.keys[t])
-            distances[i, t] = np.sqrt(key_distance(work.keys[t]))
+            answers.ids[i, t] = key_id(work.keys[t])
+            answers.distances[i, t] = np.sqrt(key_distance(work.keys[t]))
 
 
 def search(
@@ -282,20 +299,7 @@ def search(
         raise ValueError(f"Q has shape {Q.shape}: give one query a row, (nq, {X.shape[1]})")
     if not 1 <= k <= len(X):
         raise ValueError(f"k is {k}: give 1 to {len(X)}")
-    ids, distances = np.full((len(Q), k), -1), np.full((len(Q), k), np.inf, np.float32)
-    computed = np.zeros(len(Q), np.int64)
-    beam = min(max(beam, k), len(X))
-    search_all(
-        X,
-        graph.neighbors,
-        graph.entry,
-        Q,
-        beam,
-        k,
-        float(cut),
-        ids,
-        distances,
-        computed,
-        scratch(len(X), beam, graph.neighbors.shape[1]),
-    )
-    return ids, distances, computed
+    answers, beam = no_answers(len(Q), k), min(max(beam, k), len(X))
+    work = scratch(len(X), beam, graph.neighbors.shape[1])
+    search_all(X, graph.neighbors, Place(0, len(X), 0, graph.entry), Q, beam, float(cut), answers, work)
+    return answers.ids, answers.distances, answers.computed

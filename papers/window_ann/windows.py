@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from common.files import digest, sha256_of_arrays
+
 CLOSED = ("both", "left", "right", "neither")
 
 
@@ -122,3 +124,9 @@ def disjoint(s: np.ndarray, e: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     s = s.copy()
     s[:, 1:] = np.maximum(s[:, 1:], covered[:, :-1])
     return s, np.maximum(s, e)
+
+
+def content_hash(X: np.ndarray, labels: np.ndarray) -> str:
+    """The sha256 of points and their labels."""
+    numbers = labels.view(np.int64) if labels.dtype.kind in "mM" else labels  # dates have no buffer of their own
+    return digest([sha256_of_arrays(X, numbers), labels.dtype.str])

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from papers.window_ann import WindowIndex, datasets, evaluate
+from papers.window_ann import WindowIndex, metrics, synthetic
 from papers.window_ann.planner import held_out
 from papers.window_ann.plans import METHODS
 
@@ -14,7 +14,7 @@ SMALL = {"cutoff": 40, "R": 8, "L": 16, "threads": 1}
 
 @pytest.fixture(scope="module")
 def work():
-    return datasets.mixture(np.random.default_rng(0), 2000, 50, d=16, centres=15)
+    return synthetic.mixture(np.random.default_rng(0), 2000, 50, d=16, centres=15)
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def fit(X=None, labels=None, **options):
         (lambda: fit(X=np.zeros((2, 3)), metric="angular"), "row of zeros"),
         (lambda: fit(method="best"), "choose auto|choose prefilter"),
         (lambda: fit(metric="cosine"), "metric"),
-        (lambda: fit(base="annoy"), "base"),
+        (lambda: fit(base="annoy"), "unknown option base"),
         (lambda: fit(ef=3), "unknown option ef"),
         (lambda: fit(alpha=0.5), "alpha"),
         (lambda: fit(beta=1), "beta"),
@@ -155,15 +155,15 @@ def test_no_queries_have_no_answers(index):
 @pytest.mark.parametrize("share", [1.0, 0.5, 0.1, 0.02])
 def test_the_planner_reaches_its_recall_at_less_than_one_and_a_half_times_the_best_method(work, index, share):
     rng = np.random.default_rng(1)
-    lo, hi = datasets.windows(work.labels, share, 50, rng)
-    truth = datasets.truth(work.X, work.labels, work.queries, lo, hi, 10)
+    lo, hi = synthetic.windows(work.labels, share, 50, rng)
+    truth = synthetic.truth(work.X, work.labels, work.queries, lo, hi, 10)
 
     def cost(method, settings):
         points = []
         for how in settings:
             ids, _, counts = index.search_counted(work.queries, lo, hi, method=method, **how)
-            points.append((evaluate.recall(ids, truth), counts.distances.mean()))
-        return evaluate.cost_at(points, 0.9)
+            points.append((metrics.recall(ids, truth), counts.distances.mean()))
+        return metrics.cost_at(points, 0.9)
 
     index.graph_cost = 1.0
     single = np.nanmin([cost(m, [{"beam": b} for b in (10, 20, 40, 80, 160)]) for m in METHODS[:-1]])
@@ -209,11 +209,11 @@ def test_deleted_rows_never_come_back_and_the_others_still_do(work, method):
     gone = rng.permutation(n)[:150]
     index.delete(gone)
     kept = np.setdiff1d(np.arange(n), gone)
-    lo, hi = datasets.windows(work.labels[:n], 0.3, 50, rng)
+    lo, hi = synthetic.windows(work.labels[:n], 0.3, 50, rng)
     ids, _ = index.search(work.queries, lo, hi, 10, beam=n)
     assert not np.isin(ids, gone).any()
-    truth = datasets.truth(work.X[kept], work.labels[kept], work.queries, lo, hi, 10)
-    assert evaluate.recall(ids, np.where(truth >= 0, kept[truth], -1)) > 0.97
+    truth = synthetic.truth(work.X[kept], work.labels[kept], work.queries, lo, hi, 10)
+    assert metrics.recall(ids, np.where(truth >= 0, kept[truth], -1)) > 0.97
     index.delete(kept[: len(kept) - 5])  # far more than half: built anew
     assert len(index) == 5
     assert set(index.search(work.queries[:1], 0, 1, 5)[0][0].tolist()) == set(kept[-5:].tolist())
@@ -276,7 +276,7 @@ def test_labels_of_another_kind_cannot_be_inserted(work):
 def test_a_loaded_index_answers_as_the_saved_one(work, index, tmp_path):
     index.save(tmp_path / "index")
     loaded = WindowIndex.load(tmp_path / "index", work.X, work.labels, threads=1)
-    lo, hi = datasets.windows(work.labels, 0.2, 50, np.random.default_rng(0))
+    lo, hi = synthetic.windows(work.labels, 0.2, 50, np.random.default_rng(0))
     for method in METHODS:
         a, b = index.search(work.queries, lo, hi, method=method), loaded.search(work.queries, lo, hi, method=method)
         assert np.array_equal(a[0], b[0])
@@ -330,7 +330,7 @@ def test_a_damaged_head_is_noticed(saved, content):
     "change",
     [
         lambda head: head["settings"].update(metric="angular"),
-        lambda head: head["settings"]["structure"].update(cutoff=39),
+        lambda head: head["settings"]["shape"].update(cutoff=39),
         lambda head: head["settings"].pop("d"),
         lambda head: head["files"].pop("0.G.npy"),
         lambda head: head.update(segments=0),

@@ -5,8 +5,9 @@ import itertools
 import numpy as np
 import pytest
 
-from papers.window_ann import WindowIndex, datasets
+from papers.window_ann import WindowIndex, synthetic
 from papers.window_ann.plans import METHODS
+from tests.papers.window_ann.exact import exact_index
 
 SINGLE = METHODS[:-1]
 
@@ -28,14 +29,13 @@ def all_windows(n):
     return np.array([(s, e) for s in range(n) for e in range(s, n)]).T
 
 
-@pytest.mark.parametrize(
-    ("base", "beta", "n"), [("brute", 2, 36), ("brute", 3, 36), ("vamana", 2, 130), ("vamana", 4, 130)]
-)
+@pytest.mark.parametrize(("graphs", "beta", "n"), [("complete", 2, 36), ("complete", 3, 36), ("vamana", 2, 70), ("vamana", 4, 70)])  # fmt: skip
 @pytest.mark.parametrize("method", METHODS)
-def test_every_method_is_exact_on_every_window(base, beta, n, method):
+def test_every_method_is_exact_on_every_window(graphs, beta, n, method):
     rng = np.random.default_rng(1)
     X, labels = rng.standard_normal((n, 5)).astype(np.float32), rng.permutation(n)
-    index = WindowIndex(method, base=base, beta=beta, cutoff=8, threads=1, recall=0.9).fit(X, labels)
+    make = exact_index if graphs == "complete" else lambda X, y, m, **o: WindowIndex(m, threads=1, **o).fit(X, y)
+    index = make(X, labels, method, beta=beta, cutoff=8, recall=0.9)
     lo, hi = all_windows(n)
     Q = rng.standard_normal((len(lo), 5)).astype(np.float32)
     for k in (1, 7):
@@ -51,7 +51,7 @@ def test_ties_in_labels_never_split_and_duplicates_are_all_found(method):
     rng = np.random.default_rng(2)
     X = np.repeat(rng.standard_normal((15, 3)).astype(np.float32), 4, axis=0)
     labels = rng.integers(0, 6, 60)
-    index = WindowIndex(method, base="brute", cutoff=4).fit(X, labels)
+    index = exact_index(X, labels, method, cutoff=4)
     for lo, hi in itertools.product(range(-1, 7), repeat=2):
         if lo <= hi:
             q = X[:1] + 0.1
@@ -63,16 +63,11 @@ def test_ties_in_labels_never_split_and_duplicates_are_all_found(method):
             assert np.allclose(distances[0], far, atol=1e-6)
 
 
-@pytest.mark.parametrize("base", ["vamana", "brute"])
 @pytest.mark.parametrize("method", METHODS)
-def test_what_is_missing_is_minus_one_at_infinity(method, base):
+def test_what_is_missing_is_minus_one_at_infinity(method):
     rng = np.random.default_rng(3)
     X = rng.standard_normal((300, 4)).astype(np.float32)
-    index = (
-        WindowIndex(method, base=base, cutoff=40, R=8, L=16).fit(X, np.arange(300))
-        if base == "vamana"
-        else WindowIndex(method, base=base, cutoff=40).fit(X, np.arange(300))
-    )
+    index = WindowIndex(method, cutoff=40, R=8, L=16).fit(X, np.arange(300))
     ids, distances = index.search(X[:3], [10, 400, 5], [13, 500, 5], 10)
     assert sorted(ids[0][:4].tolist()) == [10, 11, 12, 13]
     assert (ids[0][4:] == -1).all()
@@ -94,9 +89,9 @@ def test_the_whole_range_finds_the_largest_label(method):
 @pytest.mark.parametrize("method", ["tree", "super_postfilter"])
 def test_shuffling_the_rows_changes_ids_alone(method):
     rng = np.random.default_rng(5)
-    work = datasets.mixture(rng, 800, 20, d=12, centres=10)
+    work = synthetic.mixture(rng, 800, 20, d=12, centres=10)
     order = rng.permutation(800)
-    lo, hi = datasets.windows(work.labels, 0.2, 20, rng)
+    lo, hi = synthetic.windows(work.labels, 0.2, 20, rng)
     a = WindowIndex(method, cutoff=50, R=8, L=16).fit(work.X, work.labels).search(work.queries, lo, hi)
     b = WindowIndex(method, cutoff=50, R=8, L=16).fit(work.X[order], work.labels[order]).search(work.queries, lo, hi)
     assert np.array_equal(a[0], order[b[0]])
@@ -107,20 +102,20 @@ def test_shuffling_the_rows_changes_ids_alone(method):
 def test_angular_is_one_minus_cosine_and_blind_to_length(method):
     rng = np.random.default_rng(6)
     X = rng.standard_normal((150, 6)) * rng.uniform(0.1, 10, (150, 1))
-    index = WindowIndex(method, "angular", base="brute", cutoff=20).fit(X, np.arange(150))
+    index = exact_index(X, np.arange(150), method, "angular", cutoff=20)
     Q = rng.standard_normal((10, 6))
-    ids, distances = index.search(Q, 20, 120, 5)
+    ids, distances = index.search(Q, 20, 120, 5, recall=1.0)
     right = [exact(X, np.arange(150), q, 20, 120, 5, "angular") for q in Q]
     assert np.array_equal(ids, [i for i, _ in right])
     assert np.allclose(distances, [d for _, d in right], atol=1e-5)
-    assert np.array_equal(ids, index.search(Q * 7, 20, 120, 5)[0])
+    assert np.array_equal(ids, index.search(Q * 7, 20, 120, 5, recall=1.0)[0])
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_answers_do_not_depend_on_threads_or_on_the_batch(method):
     rng = np.random.default_rng(7)
-    work = datasets.mixture(rng, 1500, 40, d=12, centres=10)
-    lo, hi = datasets.windows(work.labels, 0.1, 40, rng)
+    work = synthetic.mixture(rng, 1500, 40, d=12, centres=10)
+    lo, hi = synthetic.windows(work.labels, 0.1, 40, rng)
     options = {"cutoff": 100, "R": 8, "L": 16}
     one = WindowIndex(method, threads=1, **options).fit(work.X, work.labels)
     many = WindowIndex(method, threads=3, **options).fit(work.X, work.labels)
@@ -153,7 +148,7 @@ def test_a_postfilter_that_meets_no_match_ends_in_a_scan():
 @pytest.fixture(scope="module")
 def planned():
     rng = np.random.default_rng(9)
-    return WindowIndex(base="brute", cutoff=64, recall=0.9).fit(rng.standard_normal((1024, 3)), np.arange(1024))
+    return WindowIndex(R=8, L=8, cutoff=64, recall=0.9).fit(rng.standard_normal((1024, 3)), np.arange(1024))
 
 
 def ranges(plan):
@@ -205,7 +200,7 @@ def test_the_ratio_rule_as_intended_and_as_the_official_code_has_it(planned):
 def test_unions_of_windows_equal_the_scan_of_their_union():
     rng = np.random.default_rng(10)
     X, labels = rng.standard_normal((400, 4)).astype(np.float32), rng.integers(0, 100, 400)
-    index = WindowIndex("tree", base="brute", cutoff=32).fit(X, labels)
+    index = exact_index(X, labels, "tree", cutoff=32)
     lo, hi = np.array([[10, 50, 12], [0, 0, 90]]), np.array([[20, 60, 30], [5, 5, 99]])
     ids, distances = index.search(X[:2], lo, hi, 20)
     for i in range(2):

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from papers.window_ann import datasets, evaluate, vamana
-from papers.window_ann.beam import as_key, insert, key_distance, key_id
+from papers.window_ann import metrics, synthetic, vamana
+from papers.window_ann.beam import Place, as_key, insert, key_distance, key_id
 
 
 def cloud(n, d=8, seed=0):
@@ -141,7 +141,8 @@ def test_a_seed_gives_one_graph_on_any_number_of_threads():
     one = vamana.build(X, R=8, L=16, seed=3).neighbors
     G = np.empty((700, 8), np.int32)
     with ThreadPoolExecutor(3) as pool:
-        vamana.build_into(X, 0, 700, G, 0, vamana.medoid(X), 16, 1.0, np.random.default_rng(3), pool.map, 3)
+        place = Place(0, 700, 0, vamana.medoid(X))
+        vamana.build_into(X, G, place, 16, 1.0, np.random.default_rng(3), pool.map, 3)
     assert np.array_equal(one, G)
     assert not np.array_equal(one, vamana.build(X, R=8, L=16, seed=4).neighbors)
 
@@ -149,7 +150,8 @@ def test_a_seed_gives_one_graph_on_any_number_of_threads():
 def test_a_graph_inside_shared_arrays_equals_the_graph_by_itself():
     X = cloud(300)
     G = np.full((500, 8), 7, np.int32)
-    vamana.build_into(X, 100, 150, G, 40, vamana.medoid(X[100:250]), 16, 1.0, np.random.default_rng(0))
+    place = Place(100, 150, 40, vamana.medoid(X[100:250]))
+    vamana.build_into(X, G, place, 16, 1.0, np.random.default_rng(0))
     assert np.array_equal(G[40:190], vamana.build(X[100:250], R=8, L=16).neighbors)
     assert (G[:40] == 7).all()
     assert (G[190:] == 7).all()
@@ -174,11 +176,11 @@ def test_a_beam_as_wide_as_the_data_is_exact_and_looks_at_each_point_once():
 
 
 def test_recall_rises_with_the_beam_and_cost_too():
-    work = datasets.mixture(np.random.default_rng(0), 3000, 100, d=24, centres=30)
+    work = synthetic.mixture(np.random.default_rng(0), 3000, 100, d=24, centres=30)
     graph = vamana.build(work.X, R=16, L=32)
     true = np.argsort(((work.X[None] - work.queries[:, None]) ** 2).sum(2), axis=1)[:, :10]
     found = [
-        (evaluate.recall(ids, true), cost.mean())
+        (metrics.recall(ids, true), cost.mean())
         for ids, _, cost in (vamana.search(graph, work.X, work.queries, b, 10) for b in (10, 20, 40, 80))
     ]
     recall, cost = zip(*found, strict=True)
@@ -194,7 +196,7 @@ def test_the_cut_drops_far_candidates_and_never_the_k_nearest():
     full, _, cost = vamana.search(graph, X, Q, 100, 5)
     cut, _, less = vamana.search(graph, X, Q, 100, 5, cut=1.35)
     assert less.mean() < cost.mean()
-    assert evaluate.recall(cut, full) > 0.8
+    assert metrics.recall(cut, full) > 0.8
 
 
 def test_a_graph_is_not_built_of_nan_nor_searched_for_other_dimensions():

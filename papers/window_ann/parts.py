@@ -2,48 +2,39 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from common.errors import user_errors
 from common.run import Run
-from papers.window_ann import baselines, data, datasets, evaluate, plots, structure
+from papers.window_ann import baselines, data, metrics, plots, structure, synthetic
 from papers.window_ann.index import WindowIndex
 from papers.window_ann.plans import OURS
-from papers.window_ann.segment import content_hash
-from papers.window_ann.windows import rank_interval
+from papers.window_ann.synthetic import Workload
+from papers.window_ann.windows import content_hash, rank_interval
 
 BASELINES = ("prefilter", "postfilter")
 ONE_GRAPH = "one graph, same budget"
 
 
-def make_index(
-    cfg: Any, run: Run, work: datasets.Workload, metric: str, seed: int, method: str = "auto", **changed: Any
-) -> WindowIndex:
-    """The index of a workload; its graphs are kept as a stage that every run with the same data and options shares."""
+def make_index(cfg: Any, run: Run, work: Workload, metric: str, seed: int, **changed: Any) -> WindowIndex:
+    """The index of a workload, with every graph; they are kept as a stage that all runs with the same data and options share."""
     options = {**cfg.index, **changed}
+    key = {"options": options, "metric": metric, "seed": seed, "k": cfg.search.k, "data": content_hash(work.X, np.asarray(work.labels))}  # fmt: skip
     with user_errors():
-        index = WindowIndex(method, metric, seed=seed, threads=run.threads, graph_cost=cfg.search.graph_cost, **options)
-
-        def build() -> dict:
-            with run.time("build"):
-                index.fit(work.X, work.labels, progress=run.progress)
-            if method == "auto":
-                with run.time("calibrate"):
-                    index.segments[0].costs(cfg.search.k, 0.95, 1.0)
-            return index.state()
-
-        key = {
-            "options": options,
-            "method": method,
-            "metric": metric,
-            "seed": seed,
-            "k": cfg.search.k,
-            "data": content_hash(work.X, np.asarray(work.labels)),
-        }
-        state = run.stage(f"index_{method}", build, key=key, shared=True)
+        index = WindowIndex("auto", metric, seed=seed, threads=run.threads, graph_cost=cfg.search.graph_cost, **options)
+        state = run.stage("index_auto", _build, run, index, work, cfg.search.k, key=key, shared=True)
         return WindowIndex.from_state(state, threads=run.threads)
+
+
+def _build(run: Run, index: WindowIndex, work: Workload, k: int) -> dict[str, Any]:
+    with run.time("build"):
+        index.fit(work.X, work.labels, progress=run.progress)
+    with run.time("calibrate"):
+        index.calibrate(k)
+    return index.state()
 
 
 # ---- recall against distances (sec. 6; E1, E2) -----------------------------------------------------------------------
@@ -51,35 +42,32 @@ def make_index(
 
 def curves(cfg: Any, run: Run) -> None:
     """Every method at every setting and window size: distances computed for each query against recall@k."""
-    found = [_curves_of(cfg, run, seed) for seed in run.seeds(cfg.seeds)]
-    _report(cfg, run, [row for rows, _ in found for row in rows], found[-1][1])
+    rows: list[dict[str, Any]] = []
+    name = ""
+    for seed in run.seeds(cfg.seeds):
+        with user_errors():
+            loaded = data.load(cfg, run, seed)
+        index, name = make_index(cfg, run, loaded.work, loaded.metric, seed), loaded.name
+        rows += run.stage(f"sweep_{seed}", sweep_windows, cfg, run, index, loaded, seed, key=index.built_for)
+    _report(cfg, run, rows, name)
 
 
-def _curves_of(cfg: Any, run: Run, seed: int) -> tuple[list[dict], str]:
-    with user_errors():
-        work, given, metric, name = data.load(cfg, run, seed)
-    index = make_index(cfg, run, work, metric, seed)
-    return run.stage(
-        f"sweep_{seed}", lambda: sweep_windows(cfg, run, index, work, given, metric, seed), key=index.built_for
-    ), name
+def windows_of(run: Run, loaded: data.Loaded, seed: int, p: int) -> tuple[np.ndarray, np.ndarray]:
+    """Windows of 2^p of the points: those that come with the data, or drawn."""
+    if p in loaded.given:
+        return loaded.given[p]
+    rng = run.rng("windows", seed, p).numpy
+    return synthetic.windows(loaded.work.labels, 2.0**p, len(loaded.work.queries), rng)
 
 
-def sweep_windows(
-    cfg: Any, run: Run, index: WindowIndex, work: datasets.Workload, given: dict, metric: str, seed: int
-) -> list[dict]:
+def sweep_windows(cfg: Any, run: Run, index: WindowIndex, loaded: data.Loaded, seed: int) -> list[dict]:
     rows = []
-    X, Q = (
-        (work.X, work.queries)
-        if metric == "euclidean"
-        else (datasets.normalised(work.X), datasets.normalised(work.queries))
-    )
+    X, labels, Q, *_ = loaded.unit
     for p in run.progress(list(cfg.search.fractions), f"windows, seed {seed}"):
-        lo, hi = (
-            given[p] if p in given else datasets.windows(work.labels, 2.0**p, len(Q), run.rng("windows", seed, p).numpy)
-        )
-        truth = datasets.truth(X, work.labels, Q, lo, hi, cfg.search.k)
+        lo, hi = windows_of(run, loaded, seed, p)
+        truth = synthetic.truth(X, labels, Q, lo, hi, cfg.search.k)
         with user_errors(), run.time("sweep"):
-            rows += [{"seed": seed, "p": p, **row} for row in sweep(cfg, index, work.queries, lo, hi, truth)]
+            rows += [{"seed": seed, "p": p, **row} for row in sweep(cfg, index, loaded.work.queries, lo, hi, truth)]
     return rows
 
 
@@ -93,16 +81,9 @@ def sweep(cfg: Any, index: WindowIndex, Q: np.ndarray, lo: np.ndarray, hi: np.nd
 
     def measure(method: str, **options: Any) -> tuple[float, float]:
         ids, _, counts = index.search_counted(Q, lo, hi, cfg.search.k, method=method, **options)
-        found, cost = evaluate.recall(ids, truth), float(counts.distances.mean())
-        rows.append(
-            {
-                "method": method,
-                **{"beam": None, "multiply": None, "target": None},
-                **options,
-                "recall": found,
-                "distances": cost,
-            }
-        )
+        found, cost = metrics.recall(ids, truth), float(counts.distances.mean())
+        setting = {"beam": None, "multiply": None, "target": None} | options
+        rows.append({"method": method, **setting, "recall": found, "distances": cost})
         return found, cost
 
     _, scan = measure("prefilter")
@@ -152,11 +133,16 @@ def _report(cfg: Any, run: Run, rows: list[dict], name: str) -> None:
     if full:
         run.log({f"{name}.speedup_full_low": min(full), f"{name}.speedup_full_high": max(full)})
     for line in table:
-        run.log({f"{name}.speedup.{line['window'].replace('^-', '_minus_').replace('^', '_')}": line["speedup"]})
+        run.log({f"{name}.speedup.{_key(line['window'])}": line["speedup"]})
     run.table("distances_at_recall", table)
     plots.write_rows(run, "curves", rows)
     run.figure("distances_by_window", plots.by_window(table, level))
     run.figure("recall_against_distances", plots.curves([r for r in rows if r["seed"] == seeds[0]]))
+
+
+def _key(window: str) -> str:
+    """2^-3 as a part of a metric's name: 2_minus_3."""
+    return window.replace("^-", "_minus_").replace("^", "_")
 
 
 def _worst(ratios: list[float]) -> float:
@@ -169,7 +155,7 @@ def cheapest(rows: list[dict], level: float) -> dict[tuple, float]:
     points: dict[tuple, list] = {}
     for row in rows:
         points.setdefault((row["seed"], row["p"], row["method"]), []).append((row["recall"], row["distances"]))
-    return {key: evaluate.cost_at(some, level) for key, some in points.items()}
+    return {key: metrics.cost_at(some, level) for key, some in points.items()}
 
 
 # ---- adversarial windows (sec. 6; E3) --------------------------------------------------------------------------------
@@ -209,37 +195,31 @@ def adversarial(cfg: Any, run: Run) -> None:
 
 def _adversarial_of(cfg: Any, run: Run, seed: int, alpha: float) -> list[dict]:
     o = cfg.adversarial
-    work = datasets.adversarial(run.rng("adversarial", seed).numpy, o.clusters, o.size, o.d, o.variance, o.queries)
-    run.record_data("adversarial", "synthetic", "papers.window_ann.datasets.adversarial", None)
+    work = synthetic.adversarial(run.rng("adversarial", seed).numpy, o.clusters, o.size, o.d, o.variance, o.queries)
+    run.use_data("adversarial", "synthetic", "papers.window_ann.synthetic.adversarial", None)
     index = make_index(cfg, run, work, "euclidean", seed, alpha=alpha)
-    rows = run.stage(f"adversarial_{seed}_{alpha:g}", lambda: _adversarial(cfg, index, work, seed), key=index.built_for)
+    rows = run.stage(f"adversarial_{seed}_{alpha:g}", _adversarial, cfg, index, work, seed, key=index.built_for)
     return [{"alpha": alpha, **row} for row in rows]
 
 
-def _adversarial(cfg: Any, index: WindowIndex, work: datasets.Workload, seed: int) -> list[dict]:
+def _adversarial(cfg: Any, index: WindowIndex, work: Workload, seed: int) -> list[dict]:
     k = cfg.search.k
     rows: list[dict[str, Any]] = []
     assert work.lo is not None
     assert work.hi is not None
-    truth = datasets.truth(work.X, work.labels, work.queries, work.lo, work.hi, k)
+    truth = synthetic.truth(work.X, work.labels, work.queries, work.lo, work.hi, k)
     for method in (*OURS, "auto", "postfilter", "prefilter"):
         ids, _, counts = index.search_counted(
             work.queries, work.lo, work.hi, k, method=method, beam=cfg.adversarial.beam
         )
-        rows.append(
-            {
-                "seed": seed,
-                "method": method,
-                "recall": evaluate.recall(ids, truth),
-                "distances": float(counts.distances.mean()),
-            }
-        )
+        cost = float(counts.distances.mean())
+        rows.append({"seed": seed, "method": method, "recall": metrics.recall(ids, truth), "distances": cost})
     budget = max(r["distances"] for r in rows if r["method"] in ("tree", "super_postfilter"))
     segment = index.segments[0]
     S, E = rank_interval(segment.labels, work.lo, work.hi)
     ranks, spent = baselines.postfilter_within(segment, work.queries, S, E, k, budget)
     ids = np.where(ranks >= 0, segment.ids[ranks], -1)
-    rows.append({"seed": seed, "method": ONE_GRAPH, "recall": evaluate.recall(ids, truth), "distances": spent})
+    rows.append({"seed": seed, "method": ONE_GRAPH, "recall": metrics.recall(ids, truth), "distances": spent})
     return rows
 
 
@@ -248,7 +228,7 @@ def _adversarial(cfg: Any, index: WindowIndex, work: datasets.Workload, seed: in
 
 def structures(cfg: Any, run: Run) -> None:
     """Every window of a small index: coverage, blowup, size of decompositions; what is stored; the memory trade-off."""
-    found = run.stage("structure", lambda: structure.survey(**cfg.structure))
+    found = run.stage("structure", partial(structure.survey, **cfg.structure))
     run.log({"structure": {key: value for key, value in found.items() if not isinstance(value, list)}})
     run.table("structure", found["rows"])
     run.figure("blowup", plots.blowup(found["blowup_by_width"], found["bound"], cfg.structure.n, found["sure_width"]))
@@ -263,35 +243,10 @@ def branching(cfg: Any, run: Run) -> None:
     table = []
     seed = run.seeds(cfg.seeds)[0]
     with user_errors():
-        work, _, metric, name = data.load(cfg, run, seed)
-    X, Q = (
-        (work.X, work.queries)
-        if metric == "euclidean"
-        else (datasets.normalised(work.X), datasets.normalised(work.queries))
-    )
+        loaded = data.load(cfg, run, seed)
+    name, key = loaded.name, content_hash(loaded.work.X, np.asarray(loaded.work.labels))
     for beta in run.progress(list(cfg.branching.betas), "branching factors"):
-
-        def measure(beta: int = beta) -> dict:
-            with user_errors(), run.time(f"build.beta{beta}"):
-                index = WindowIndex("tree", metric, seed=seed, threads=run.threads, **{**cfg.index, "beta": beta}).fit(
-                    work.X, work.labels
-                )
-            segment = index.segments[0]
-            costs = []
-            for p in cfg.branching.fractions:
-                lo, hi = datasets.windows(work.labels, 2.0**p, len(Q), run.rng("windows", seed, p).numpy)
-                truth = datasets.truth(X, work.labels, Q, lo, hi, cfg.search.k)
-                points = []
-                for beam in cfg.search.beams:
-                    ids, _, counts = index.search_counted(work.queries, lo, hi, cfg.search.k, beam=beam)
-                    points.append((evaluate.recall(ids, truth), float(counts.distances.mean())))
-                    if points[-1][0] >= cfg.search.level:
-                        break
-                costs.append(evaluate.cost_at(points, cfg.search.level))
-            return {"beta": beta, "rows": segment.tree.rows, "points stored": segment.stored, "edges": int((segment.G >= 0).sum()),
-                    "distances": float(np.mean(costs))}  # fmt: skip
-
-        table.append(run.stage(f"beta_{beta}", measure, key=content_hash(work.X, np.asarray(work.labels))))
+        table.append(run.stage(f"beta_{beta}", _tree_of, cfg, run, loaded, seed, beta, key=key))
     edges, cost = [row["edges"] for row in table], [row["distances"] for row in table]
     seconds = [run.timings[f"build.beta{beta}"] for beta in cfg.branching.betas]
     run.log(
@@ -304,6 +259,29 @@ def branching(cfg: Any, run: Run) -> None:
         }
     )
     if len(seconds) > 1:  # above 1: they fall from each branching factor to the next
-        run.add_time("build.least_fall", min(a / b for a, b in zip(seconds, seconds[1:], strict=False)))
+        run.measure("build.least_fall", min(a / b for a, b in zip(seconds, seconds[1:], strict=False)))
     run.table("branching", table)
     run.figure("branching", plots.branching(table))
+
+
+def _tree_of(cfg: Any, run: Run, loaded: data.Loaded, seed: int, beta: int) -> dict[str, Any]:
+    """One branching factor: what the tree stores, and the mean over windows of the least distances at the level."""
+    options = {**cfg.index, "beta": beta}
+    with user_errors(), run.time(f"build.beta{beta}"):
+        index = WindowIndex("tree", loaded.metric, seed=seed, threads=run.threads, **options)
+        index.fit(loaded.work.X, loaded.work.labels)
+    segment, costs = index.segments[0], []
+    X, labels, Q, *_ = loaded.unit
+    for p in cfg.branching.fractions:
+        rng = run.rng("windows", seed, p).numpy
+        lo, hi = synthetic.windows(labels, 2.0**p, len(Q), rng)
+        truth = synthetic.truth(X, labels, Q, lo, hi, cfg.search.k)
+        points = []
+        for beam in cfg.search.beams:
+            ids, _, counts = index.search_counted(loaded.work.queries, lo, hi, cfg.search.k, beam=beam)
+            points.append((metrics.recall(ids, truth), float(counts.distances.mean())))
+            if points[-1][0] >= cfg.search.level:
+                break
+        costs.append(metrics.cost_at(points, cfg.search.level))
+    edges = int((segment.G >= 0).sum())
+    return {"beta": beta, "rows": segment.tree.rows, "points stored": segment.stored, "edges": edges, "distances": float(np.mean(costs))}  # fmt: skip

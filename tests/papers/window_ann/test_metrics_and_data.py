@@ -8,38 +8,36 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from common.errors import UserError
-from papers.window_ann import datasets, evaluate
+from papers.window_ann import metrics, synthetic
 from papers.window_ann.data import embed, hacker_news, read_hdf5, read_npy, read_vecs
 from papers.window_ann.windows import rank_interval
 
 
 def test_recall_divides_by_the_smaller_of_k_and_the_window():
     truth = np.array([[1, 2, 3], [4, -1, -1], [-1, -1, -1]])
-    assert evaluate.recall(np.array([[3, 2, 9], [4, -1, -1], [-1, -1, -1]]), truth) == pytest.approx((2 / 3 + 1) / 2)
-    assert (
-        evaluate.recall(np.array([[0, 0, 0], [0, 0, 0], [0, 0, 0]]), truth) == 0.0
-    )  # no credit for padding with row 0
-    assert evaluate.recall(np.full((1, 3), -1), np.full((1, 3), -1)) == 1.0
+    assert metrics.recall(np.array([[3, 2, 9], [4, -1, -1], [-1, -1, -1]]), truth) == pytest.approx((2 / 3 + 1) / 2)
+    assert metrics.recall(np.array([[0, 0, 0], [0, 0, 0], [0, 0, 0]]), truth) == 0.0  # no credit for padding with row 0
+    assert metrics.recall(np.full((1, 3), -1), np.full((1, 3), -1)) == 1.0
 
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=20))
 def test_the_front_is_exactly_the_points_nobody_beats(points):
-    front = evaluate.pareto(points)
+    front = metrics.pareto(points)
     beaten = lambda p: any(q != p and q[0] >= p[0] and q[1] >= p[1] for q in points)  # noqa: E731
     assert sorted(front) == sorted({p for p in points if not beaten(p)})
 
 
 def test_the_cost_at_a_level_is_the_cheapest_that_reaches_it():
-    assert evaluate.cost_at([(0.9, 5), (0.96, 9), (0.99, 7)], 0.95) == 7
-    assert np.isnan(evaluate.cost_at([(0.9, 5)], 0.95))
+    assert metrics.cost_at([(0.9, 5), (0.96, 9), (0.99, 7)], 0.95) == 7
+    assert np.isnan(metrics.cost_at([(0.9, 5)], 0.95))
 
 
 @pytest.mark.parametrize("p", [0, -1, -3, -6])
 def test_windows_of_a_share_hold_that_many_points_plus_one(p):
     rng = np.random.default_rng(0)
     labels = np.sort(rng.random(1000))
-    lo, hi = datasets.windows(labels, 2.0**p, 200, rng)
+    lo, hi = synthetic.windows(labels, 2.0**p, 200, rng)
     s, e = rank_interval(labels, lo, hi)
     assert set((e - s).tolist()) == ({1000} if p == 0 else {int(1000 * 2.0**p) + 1})
     assert s.min() < 20 or p == 0
@@ -47,11 +45,11 @@ def test_windows_of_a_share_hold_that_many_points_plus_one(p):
 
 def test_windows_of_more_than_everything_are_refused():
     with pytest.raises(ValueError, match="fraction"):
-        datasets.windows(np.arange(5), 1.5, 3, np.random.default_rng(0))
+        synthetic.windows(np.arange(5), 1.5, 3, np.random.default_rng(0))
 
 
 def test_adversarial_windows_hold_one_whole_cluster_that_is_not_the_querys():
-    work = datasets.adversarial(np.random.default_rng(0), 5, 40, 20)
+    work = synthetic.adversarial(np.random.default_rng(0), 5, 40, 20)
     assert len(work.X) == 200
     assert len(work.queries) == 5 * 4
     assert np.allclose(np.linalg.norm(work.X, axis=1), 1, atol=1e-5)
@@ -64,7 +62,7 @@ def test_adversarial_windows_hold_one_whole_cluster_that_is_not_the_querys():
 def test_truth_is_the_definition_with_ties_and_small_windows():
     rng = np.random.default_rng(1)
     X, labels = rng.standard_normal((120, 4)).astype(np.float32), rng.integers(0, 10, 120)
-    ids = datasets.truth(X, labels, X[:5], np.array([0, 3, 5, 20, 2]), np.array([9, 3, 6, 30, 4]), 10)
+    ids = synthetic.truth(X, labels, X[:5], np.array([0, 3, 5, 20, 2]), np.array([9, 3, 6, 30, 4]), 10)
     for i, (lo, hi) in enumerate([(0, 9), (3, 3), (5, 6), (20, 30), (2, 4)]):
         inside = np.flatnonzero((labels >= lo) & (labels <= hi))
         best = inside[np.argsort(np.linalg.norm(X[inside] - X[i], axis=1))][:10]
@@ -172,7 +170,7 @@ class _Run:
     def progress(self, iterable, description):
         return iterable
 
-    def record_data(self, *what):
+    def use_data(self, *what):
         self.recorded = what
 
 
