@@ -10,16 +10,19 @@ the same objects, so what differs between two methods is the name of the codeboo
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from itertools import pairwise, product
 from math import ceil, erf, exp, pi, sqrt
 from numbers import Real
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from papers.quip_sharp import e8p, lookup
+
+Table = Callable[..., np.ndarray]  # a cached constant, see `lookup`
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,7 @@ class Codebook:
     encode: Callable[[Tensor], Tensor]
     decode: Callable[[Tensor], Tensor]
     residual_scale: float | None = None
-    tables: tuple[Callable[[], Tensor], ...] = ()
+    tables: tuple[Table, ...] = ()
 
     def quantize(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Nearest entry and its code: (..., block) -> (..., block) of x's dtype (float32 for integers), (...) int64."""
@@ -93,7 +96,8 @@ class Codebook:
                 words = part.view(torch.int16).int() & 0xFFFF
             else:
                 words = part.int()
-            entries = in_quarters(table, packed.device).index_select(0, words).view(torch.int8)
+            quarters = lookup.tensor(in_quarters, table, dtype=torch.int64, device=packed.device)
+            entries = quarters.index_select(0, words).view(torch.int8)
             stage = entries.view(len(packed), -1).float()  # (m, blocks * 8), in quarters
             rows = stage if rows is None else rows.add_(stage, alpha=weight)
         assert rows is not None
@@ -101,9 +105,9 @@ class Codebook:
 
 
 @lookup.constant
-def in_quarters(table: Callable[[], Tensor], device: torch.device) -> Tensor:
-    """A stage's entries, (2^width,) int64: the eight values of an entry in quarters, a byte each, the first value lowest."""
-    return (table() * 4).to(torch.int8).contiguous().view(torch.int64).flatten().to(device)
+def in_quarters(table: Table) -> np.ndarray:
+    """A stage's entries, (2^width,) int64: the eight values of an entry in quarters, a byte each, the first lowest."""
+    return (table() * 4).astype(np.int8).view(np.int64)[:, 0].copy()
 
 
 def get(name: str, residual_scale: float | None = None) -> Codebook:
@@ -133,7 +137,7 @@ def _e8p() -> Codebook:
     return Codebook("e8p", 2, 8, 1.03, (16,), e8p.encode, e8p.decode, tables=(e8p.codebook,))
 
 
-def _table(name: str, bits: int, scale: float, grid: Callable[[], Tensor]) -> Codebook:
+def _table(name: str, bits: int, scale: float, grid: Table) -> Codebook:
     """A codebook that is searched whole: grid() is (2^(bits * block), block)."""
     block = grid().shape[1]
     tables = (grid,) if block == 8 else ()
@@ -141,35 +145,36 @@ def _table(name: str, bits: int, scale: float, grid: Callable[[], Tensor]) -> Co
     return Codebook(name, bits, block, scale, (bits * block,), encode, decode, tables=tables)
 
 
-def _nearest(grid: Callable[[], Tensor], x: Tensor) -> Tensor:
+def _nearest(grid: Table, x: Tensor) -> Tensor:
     score = partial(_best, grid)
     return lookup.encode_vectors(x, grid().shape[1], score, score)
 
 
-def _best(grid: Callable[[], Tensor], x: Tensor) -> Tensor:
-    table = lookup.cached_copy(grid, x.dtype, x.device)
+def _best(grid: Table, x: Tensor) -> Tensor:
+    table = lookup.tensor(grid, dtype=x.dtype, device=x.device)
     scorer, norms = 2 * table.T, table.square().sum(1)
     return torch.cat([(part @ scorer - norms).argmax(1) for part in x.split(1 << 13)])
 
 
-def _lookup(grid: Callable[[], Tensor], codes: Tensor) -> Tensor:
-    return lookup.look_up(lookup.cached_copy(grid, torch.float32, codes.device), codes)
+def _lookup(grid: Table, codes: Tensor, *args: Any) -> Tensor:
+    return lookup.look_up(lookup.tensor(grid, *args, dtype=torch.float32, device=codes.device), codes)
 
 
 @lookup.constant
-def e8_ball() -> Tensor:
+def e8_ball() -> np.ndarray:
     """1-bit E8, (256, 8) float32: the 241 vectors of E8 with norm^2 <= 2, and 15 of norm^2 4 (+-2 e_i, not -2 e_8)."""
-    integer = torch.tensor(list(product((-1.0, 0.0, 1.0), repeat=8)))
-    half = torch.tensor(list(product((-0.5, 0.5), repeat=8)))
-    near = [v[(v.sum(1) % 2 == 0) & (v.square().sum(1) <= 2)] for v in (integer, half)]  # 113 and 128
-    return torch.cat([*near, 2 * torch.eye(8), -2 * torch.eye(8)[:7]])
+    integer = np.array(list(product((-1.0, 0.0, 1.0), repeat=8)), np.float32)
+    half = np.array(list(product((-0.5, 0.5), repeat=8)), np.float32)
+    near = [v[(v.sum(1) % 2 == 0) & ((v**2).sum(1) <= 2)] for v in (integer, half)]  # 113 and 128
+    axes = 2 * np.eye(8, dtype=np.float32)
+    return np.concatenate([*near, axes, -axes[:7]])
 
 
 @lookup.constant
-def d4_ball() -> Tensor:
+def d4_ball() -> np.ndarray:
     """D4: the 256 half-integer 4-vectors with an even sum and norm^2 <= 9. (256, 4) float32."""
-    grid = torch.tensor(list(product([k / 2 for k in range(-5, 6, 2)], repeat=4)))
-    return grid[(grid.sum(1) % 2 == 0) & (grid.square().sum(1) <= 9)]
+    grid = np.array(list(product([k / 2 for k in range(-5, 6, 2)], repeat=4)), np.float32)
+    return grid[(grid.sum(1) % 2 == 0) & ((grid**2).sum(1) <= 9)]
 
 
 def _scalar(bits: int, scale: float) -> Codebook:
@@ -182,12 +187,15 @@ def _scalar(bits: int, scale: float) -> Codebook:
     def encode(x: Tensor) -> Tensor:
         return lookup.encode_vectors(x, 1, nearest, nearest)
 
-    return Codebook(f"scalar{bits}", bits, 1, scale, (bits,), encode, partial(_lookup, _levels(bits)))
+    def decode(codes: Tensor) -> Tensor:
+        return _lookup(_levels, codes, bits)
+
+    return Codebook(f"scalar{bits}", bits, 1, scale, (bits,), encode, decode)
 
 
-@cache  # so that it is one and the same function, whose table is copied to a device once
-def _levels(bits: int) -> Callable[[], Tensor]:
-    return lambda: torch.arange(2**bits)[:, None] - (2**bits - 1) / 2
+@lookup.constant
+def _levels(bits: int) -> np.ndarray:
+    return np.arange(2**bits, dtype=np.float32)[:, None] - np.float32((2**bits - 1) / 2)
 
 
 # ------------------------------------------------------------------------------------------------ residual stages

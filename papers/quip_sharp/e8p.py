@@ -10,10 +10,11 @@ added. Rows of S with an odd sum are first brought into D8hat by negating coordi
 
 from itertools import product
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from papers.quip_sharp.lookup import cached_copy, constant, encode_vectors, look_up
+from papers.quip_sharp.lookup import constant, encode_vectors, look_up, tensor
 
 COORDINATE_BIT = (0, 4, 1, 5, 2, 6, 3, 7)  # bit of b that holds the sign of coordinate 1..8
 SHIFT = 0.25
@@ -29,60 +30,59 @@ SEARCH_CHUNK = 1 << 10  # the same for the search, whose scores take 1,366 numbe
 
 
 @constant
-def source_set() -> Tensor:
+def source_set() -> np.ndarray:
     """S, the absolute values: (256, 8) float32 in {1/2, 3/2, 5/2}. 227 rows of norm^2 <= 10, then 29 of norm^2 12."""
-    grid = torch.tensor(list(product((0.5, 1.5, 2.5), repeat=8)))  # (6561, 8), lexicographic
-    ball = grid[grid.square().sum(1) <= 10]  # (227, 8)
-    shell = torch.tensor([[int(digit) / 2 for digit in row] for row in NORM_12.split()])  # (29, 8)
-    return torch.cat([ball, shell])
+    grid = np.array(list(product((0.5, 1.5, 2.5), repeat=8)), np.float32)  # (6561, 8), lexicographic
+    ball = grid[(grid**2).sum(1) <= 10]  # (227, 8)
+    shell = np.array([[int(digit) / 2 for digit in row] for row in NORM_12.split()], np.float32)  # (29, 8)
+    return np.concatenate([ball, shell])
 
 
 @constant
-def is_odd() -> Tensor:
+def is_odd() -> np.ndarray:
     """Whether each row of S has an odd sum, and so is not itself in D8hat. (256,) bool."""
     return source_set().sum(1) % 2 == 1
 
 
 @constant
-def codebook() -> Tensor:
+def in_d8hat() -> np.ndarray:
+    """S with coordinate 8 negated where a row's sum is odd: all rows in D8hat. (256, 8) float32."""
+    rows = source_set().copy()
+    rows[is_odd(), 7] *= -1
+    return rows
+
+
+@constant
+def codebook() -> np.ndarray:
     """All codewords in the order of their words. (65536, 8) float32, entries +-0.25, +-0.75, ..., +-2.75."""
-    words = torch.arange(65536)
-    row, signs = words >> 8, words & 255
+    words = np.arange(65536)
+    signs = words & 255
     parity = _parity(signs)
     signs = signs ^ parity  # bit 0 carries the parity, that is the shift
-    flip = _bits(signs)
-    x = source_set()[row]
-    x[:, 7] *= 1 - 2 * is_odd()[row].float()
-    x = x * (1 - 2 * flip) + SHIFT * (1 - 2 * parity.float())[:, None]
-    return x.contiguous()
+    flip = ((signs[:, None] >> np.array(COORDINATE_BIT)) & 1).astype(np.float32)  # (65536, 8) by coordinate
+    shift = SHIFT * (1 - 2 * parity.astype(np.float32))
+    return in_d8hat()[words >> 8] * (1 - 2 * flip) + shift[:, None]
 
 
 def decode(words: Tensor) -> Tensor:
     """Codewords of words. (...) int in [0, 65536) -> (..., 8) float32. ValueError for other words (on the CPU)."""
-    return look_up(cached_copy(codebook, torch.float32, words.device), words)
+    return look_up(tensor(codebook, dtype=torch.float32, device=words.device), words)
 
 
 @constant
-def packed_table() -> Tensor:
+def packed_table() -> np.ndarray:
     """The decoder's whole table, 1 KiB: nibble k of entry a holds 2 s[perm[k]] + 8, s row a of S inside D8hat.
 
     (256,) int64 in [0, 2^32). perm = 0 2 4 6 1 3 5 7 suits kernels that flip signs by XOR (all nibbles are odd).
     """
-    s = source_set().clone()
-    s[:, 7] *= 1 - 2 * is_odd().float()
-    nibbles = (2 * s[:, [0, 2, 4, 6, 1, 3, 5, 7]] + 8).long()
-    return (nibbles << (4 * torch.arange(8))).sum(1)
+    nibbles = (2 * in_d8hat()[:, [0, 2, 4, 6, 1, 3, 5, 7]] + 8).astype(np.int64)
+    return (nibbles << (4 * np.arange(8))).sum(1)
 
 
-def _parity(bits: Tensor) -> Tensor:
+def _parity(bits: np.ndarray) -> np.ndarray:
     bits = bits ^ (bits >> 4)
     bits = bits ^ (bits >> 2)
     return (bits ^ (bits >> 1)) & 1
-
-
-def _bits(signs: Tensor) -> Tensor:
-    """Sign byte (N,) -> (N, 8) of 0 / 1 by coordinate."""
-    return (signs[:, None] >> torch.tensor(COORDINATE_BIT, device=signs.device)) & 1
 
 
 # ---------------------------------------------------------------------------------------------------- the encoder
@@ -145,9 +145,9 @@ def _encode_chunk(x: Tensor) -> Tensor:
 
 def _word_of(y: Tensor, row: Tensor, minus: Tensor) -> Tensor:
     """Words of points y (8, N) of D8hat, whose rows of S are given, and which are shifted by -1/4 where minus."""
-    bit = cached_copy(_coordinate_bit, torch.int64, y.device)
+    bit = tensor(_coordinate_bit, dtype=torch.int64, device=y.device)
     signs = ((y < 0).long() << bit[:, None]).sum(0)
-    signs = signs ^ (cached_copy(is_odd, torch.int64, y.device)[row] << 7) ^ minus.long()
+    signs = signs ^ (tensor(is_odd, dtype=torch.int64, device=y.device)[row] << 7) ^ minus.long()
     return (row << 8) | signs
 
 
@@ -164,24 +164,27 @@ def _nearest_d8hat(x: Tensor) -> Tensor:
 def _row_of(y: Tensor) -> Tensor:
     """Row of |y| in S, -1 where it is not there. y: (8, ...) half-integers -> (...) int64."""
     digits = (y.abs() - 0.5).clamp_(max=3)  # 0 1 2 for 1/2 3/2 5/2, and 3 for anything larger
-    place = cached_copy(_place, y.dtype, y.device)
-    return cached_copy(_row_table, torch.int64, y.device)[torch.tensordot(place, digits, 1).long()]
-
-
-def _coordinate_bit() -> Tensor:
-    return torch.tensor(COORDINATE_BIT)
-
-
-def _place() -> Tensor:
-    """Place values of eight base-4 digits."""
-    return torch.tensor([4**i for i in range(8)])
+    place = tensor(_place, dtype=y.dtype, device=y.device)
+    rows = tensor(_row_table, dtype=torch.int64, device=y.device)
+    return rows[torch.tensordot(place, digits, 1).long()]
 
 
 @constant
-def _row_table() -> Tensor:
+def _coordinate_bit() -> np.ndarray:
+    return np.array(COORDINATE_BIT)
+
+
+@constant
+def _place() -> np.ndarray:
+    """Place values of eight base-4 digits."""
+    return 4 ** np.arange(8)
+
+
+@constant
+def _row_table() -> np.ndarray:
     """(65536,) int64: row of S by the base-4 digits of |y| - 1/2."""
-    table = torch.full((65536,), -1)
-    table[((source_set() - 0.5).long() * _place()).sum(1)] = torch.arange(256)
+    table = np.full(65536, -1)
+    table[(source_set() - 0.5).astype(np.int64) @ _place()] = np.arange(256)
     return table
 
 
@@ -189,20 +192,21 @@ def _row_table() -> Tensor:
 
 
 @constant
-def part_grid() -> Tensor:
+def part_grid() -> np.ndarray:
     """The 1,366 codewords (without shift) that a vector with an even pattern of signs removed can be nearest to.
 
     They have at most one negative entry among coordinates 1..7, and that one is -1/2. (1366, 8) float32.
     """
-    plus = codebook()[_parity(torch.arange(65536) & 255) == 0] - SHIFT  # (32768, 8): all of them within D8hat
+    plus = codebook()[_parity(np.arange(65536) & 255) == 0] - np.float32(SHIFT)  # (32768, 8): all within D8hat
     low = plus[:, :7]
     negative = (low < 0).sum(1)
-    return plus[(negative == 0) | ((negative == 1) & (low.amin(1) == -0.5))].contiguous()
+    return plus[(negative == 0) | ((negative == 1) & (low.min(1) == -0.5))]
 
 
 def _search(x: Tensor) -> Tensor:
     """Nearest codeword (without shift) of each column. (8, N) -> (8, N)."""
-    grid, scorer = _scorer(x.dtype, x.device)
+    grid = tensor(part_grid, dtype=x.dtype, device=x.device).T  # (8, 1366)
+    scorer = tensor(_scorer, dtype=x.dtype, device=x.device)
     sign = torch.where(x < 0, -1.0, 1.0).to(x.dtype)
     # Only even sign patterns are symmetries of the codebook: with an odd one, coordinate 8 keeps a minus.
     sign[7] *= sign.prod(0)
@@ -213,7 +217,7 @@ def _search(x: Tensor) -> Tensor:
 
 
 @constant
-def _scorer(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    """The part grid as columns (8, 1366), and the scorer (9, 1366) with [x, 1] @ scorer = 2 x.y - |y|^2."""
-    grid = part_grid().T.to(dtype=dtype, device=device)
-    return grid, torch.cat([2 * grid, -grid.square().sum(0, keepdim=True)]).contiguous()
+def _scorer() -> np.ndarray:
+    """(9, 1366) with [x, 1] @ scorer = 2 x.y - |y|^2 for the rows y of the part grid."""
+    grid = part_grid()
+    return np.ascontiguousarray(np.concatenate([2 * grid, -(grid**2).sum(1, keepdims=True)], 1).T)

@@ -5,14 +5,13 @@ QuIP# sec. 3 (incoherence processing). A Hadamard matrix H_n has entries +-1 and
 Where a size has no such factorisation, an FFT with random phases does the same work for every even size.
 """
 
-from functools import cache
 from numbers import Integral
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from papers.quip_sharp.lookup import constant
+from papers.quip_sharp.lookup import constant, tensor
 
 # Base orders K = 4 * odd, in the order they are looked up (n = odd * 2^q needs q >= 2, so K is unique).
 PALEY_I = {12: 11, 20: 19, 60: 59, 108: 107, 140: 139}  # K = q + 1,    q prime = 3 mod 4
@@ -58,7 +57,7 @@ def hadamard_matrix(K: int) -> Tensor:
     return torch.from_numpy(_matrix(K).astype(np.float32))
 
 
-@cache
+@constant
 def _matrix(K: int) -> np.ndarray:
     if K in PALEY_I:
         H = _paley_i(PALEY_I[K])
@@ -72,7 +71,6 @@ def _matrix(K: int) -> np.ndarray:
             H = np.kron(np.array([[1, 1], [1, -1]], dtype=np.int8), H)
     else:
         raise ValueError(f"no Hadamard matrix of order {K} here: choose a power of two or one of {BASES}")
-    H.setflags(write=False)
     return H
 
 
@@ -168,10 +166,10 @@ def transform(x: Tensor, inverse: bool = False) -> Tensor:
     inner = 1  # entries to the right of the axis being transformed
     while inner < length:
         size = min(2**SYLVESTER_BLOCK, length // inner)
-        y = _along(_factor_matrix(size, False, dtype, x.device), y, inner)
+        y = _along(tensor(_matrix, size, dtype=dtype, device=x.device), y, inner)
         inner *= size
     if K > 1:
-        y = _along(_factor_matrix(K, inverse, dtype, x.device), y, inner)
+        y = _along(tensor(_transposed if inverse else _matrix, K, dtype=dtype, device=x.device), y, inner)
     # The scale is one over the square root of the whole size n, not of n / K: the base matrix has norm sqrt(K) too.
     return (y * n**-0.5).reshape(x.shape).to(x.dtype)
 
@@ -192,9 +190,8 @@ def _along(M: Tensor, x: Tensor, inner: int) -> Tensor:
 
 
 @constant
-def _factor_matrix(K: int, transpose: bool, dtype: torch.dtype, device: torch.device) -> Tensor:
-    H = _matrix(K).T if transpose else _matrix(K)
-    return torch.tensor(H.astype(np.float64), dtype=dtype, device=device)
+def _transposed(K: int) -> np.ndarray:
+    return np.ascontiguousarray(_matrix(K).T)
 
 
 # ------------------------------------------------------------------------------------------------ the FFT stand-in

@@ -7,10 +7,8 @@ nearest cache, and multiplied from there. Nothing but words and look-ups crosses
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -18,10 +16,8 @@ from torch import Tensor
 
 from common.compiled import compiler
 from papers.quip_sharp import codebooks
-from papers.quip_sharp.codebooks import in_quarters
-
-if TYPE_CHECKING:
-    from papers.quip_sharp.linear import QuantLinear
+from papers.quip_sharp.codebooks import Codebook, Table, in_quarters
+from papers.quip_sharp.lookup import in_plain_context
 
 VECTORS = 16  # taken at a time; with more, decoding to float32 once and a matrix product is as fast
 WEIGHTS_PER_THREAD = 1 << 22  # a quarter of a millisecond of work: starting a thread costs a tenth of one
@@ -30,14 +26,18 @@ jit = compiler(__file__, "kernels")
 
 
 @cache
-def look_ups(table: Callable[[], Tensor]) -> tuple[np.ndarray, np.ndarray]:
-    """(rows, flips), int64, so that the entry of a word is rows[high byte] ^ flips[low byte], its eight values as bytes, in quarters.
+def look_ups(table: Table) -> tuple[np.ndarray, np.ndarray]:
+    """(rows, flips), int64: the entry of a word is rows[high byte] ^ flips[low byte], its eight values as bytes, in quarters.
 
     An E8P value in quarters is 4 s + 1 or 4 s - 1 with s in +-{1/2, 3/2, 5/2}: negating s is an XOR with 0b11111100, and the
     other shift one with 2. So the 65,536 entries (512 KB) come from two tables of 2 KB. Words of one byte have no flips.
     """
-    entries = in_quarters(table, torch.device("cpu")).numpy()  # (2^width,)
-    return (entries[::256].copy(), entries[:256] ^ entries[0]) if len(entries) > 256 else (entries, entries[:0])
+    entries = in_quarters(table)  # (2^width,)
+    return (
+        (entries[::256].copy(), entries[:256] ^ entries[0])
+        if len(entries) > 256
+        else (entries.copy(), entries[:0].copy())
+    )
 
 
 @cache
@@ -76,26 +76,24 @@ def product(words, starts, rows, flips, weights, y, out, first, last):
                 out[k, r] += weights[s] * total
 
 
-def multiply(layer: QuantLinear, y: Tensor) -> Tensor | None:
+def multiply(words: Tensor, codebook: Codebook, columns: int, y: Tensor) -> Tensor | None:
     """W~ y for a few vectors, (..., columns) -> (..., rows) float32; None for what is better done otherwise.
 
-    That is more than VECTORS vectors, other dtypes than float32, a gradient to compute, and codebooks without tables of bytes.
+    words: (rows, bytes) uint8, packed by the codebook. Done otherwise: more than VECTORS vectors, other dtypes than
+    float32, a gradient to compute, tensors without values (torch.export), and codebooks without tables of bytes.
     """
-    (m, columns), codebook = layer.sizes, layer.codebook
-    vectors = y.numel() // columns
+    m, vectors = len(words), y.numel() // columns
     if not codebook.tables or sys.byteorder != "little" or not 0 < vectors <= VECTORS or y.dtype != torch.float32:
         return None
-    if (
-        torch.is_grad_enabled() and y.requires_grad
-    ) or torch.compiler.is_compiling():  # torch.export has no values for numpy
+    if (torch.is_grad_enabled() and y.requires_grad) or not in_plain_context():
         return None
     flat = y.detach().reshape(vectors, columns).contiguous().numpy()
-    words = layer.words.contiguous().numpy()
+    packed = words.contiguous().numpy()
     out = np.empty((vectors, m), np.float32)
     codes = stages(codebook.name, codebook.residual_scale, columns // 8)
 
     def work(first: int, last: int) -> None:
-        product(words, *codes, flat, out, first, last)
+        product(packed, *codes, flat, out, first, last)
 
     pieces = min(torch.get_num_threads(), m * columns // WEIGHTS_PER_THREAD + 1)
     edges = [m * i // pieces for i in range(pieces + 1)]

@@ -16,18 +16,19 @@ from torch import Tensor, nn
 
 from common.errors import UserError
 from papers.quip_sharp import codebooks
+from papers.quip_sharp.codebooks import Codebook
 from papers.quip_sharp.incoherence import Rotation, apply_core, empty_state
 
 log = logging.getLogger(__name__)
 CHUNK = 1 << 18  # weights decoded at a time: 1 MB of float32, which stays in cache; 4096 x 4096 would be 64 MB
-# (layer, y (..., columns)) -> W~ y (..., rows), or None for what it leaves to the decoded product
-Kernel = Callable[["QuantLinear", Tensor], Tensor | None]
+# (words, codebook, columns, y (..., columns)) -> W~ y (..., rows), or None for what it leaves to the decoded product
+Kernel = Callable[[Tensor, Codebook, int, Tensor], Tensor | None]
 
 
-def cpu_kernel(layer: "QuantLinear", y: Tensor) -> Tensor | None:
+def cpu_kernel(words: Tensor, codebook: Codebook, columns: int, y: Tensor) -> Tensor | None:
     """`kernels.multiply` where numba is installed."""
     multiply = _compiled()
-    return multiply(layer, y) if multiply else None
+    return multiply(words, codebook, columns, y) if multiply else None
 
 
 @cache
@@ -173,9 +174,10 @@ class QuantLinear(nn.Module):
         """W~ y. Decodes a panel of rows at a time unless W~ has been materialised for tuning."""
         if self._dense is not None:
             return F.linear(y, self._dense.to(y.dtype))
-        if (kernel := KERNELS.get(y.device.type)) is not None and (out := kernel(self, y)) is not None:
-            return out
         rows, columns = self.sizes
+        kernel = KERNELS.get(y.device.type)
+        if kernel is not None and (out := kernel(self.words, self.codebook, columns, y)) is not None:
+            return out
         step = max(1, CHUNK // columns)
         panels = [F.linear(y, self._decode(start, start + step).to(y.dtype)) for start in range(0, rows, step)]
         return torch.cat(panels, -1)

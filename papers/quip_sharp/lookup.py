@@ -1,42 +1,75 @@
-"""Look-up tables that are built once, and what encoders and decoders of every codebook begin with."""
+"""Look-up tables of the codebooks, and what every encoder and decoder begins with.
+
+Tables are cached as numpy arrays, never as tensors of the CPU: a tensor that is made while a model is exported, faked,
+compiled or run in inference mode, or under another default device or dtype, belongs to that moment, and a cache would hand
+it to whoever comes next. `tensor` makes one of an array where it is used; on the CPU that copies nothing.
+"""
 
 from collections.abc import Callable
 from functools import cache, wraps
 from math import inf
-from typing import ParamSpec, TypeVar, cast
+from typing import Any, ParamSpec
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
-FAR = 256.0  # beyond it, squared distances in float32 no longer tell codewords apart: they are judged by 2 x.y - |y|^2 instead
+FAR = 256.0  # beyond it, squared distances in float32 do not tell codewords apart: 2 x.y - |y|^2 does
 LONGEST = 2.0**40  # entries above it are scaled down to it: float64 still resolves |y|^2 beside x.y there
+DTYPES = {torch.float32: np.float32, torch.float64: np.float64, torch.int64: np.int64, torch.int8: np.int8}
 
 P = ParamSpec("P")
-T = TypeVar("T")
 
 
-def constant(build: Callable[P, T]) -> Callable[P, T]:
-    """Cache for tables: built once, on the CPU unless it is given a device, whatever modes are on (inference, "meta").
-
-    (A cached inference tensor could not take part in a later backward pass, one on "meta" has no values.)
-    """
+def constant(build: Callable[P, np.ndarray]) -> Callable[P, np.ndarray]:
+    """Cache of a table: built once, with numpy alone, and read-only."""
 
     @cache
     @wraps(build)
-    def table(*args: P.args, **kwargs: P.kwargs) -> T:
-        with torch.inference_mode(False), torch.device("cpu"):
-            return build(*args, **kwargs)
+    def table(*args: P.args, **kwargs: P.kwargs) -> np.ndarray:
+        array = build(*args, **kwargs)
+        array.setflags(write=False)
+        return array
 
-    return cast(Callable[P, T], table)
+    return table  # type: ignore[return-value]  # (a cached function)
+
+
+def tensor(
+    table: Callable[..., np.ndarray], *args: Any, dtype: torch.dtype, device: torch.device | str = "cpu"
+) -> Tensor:
+    """The table(*args) as a tensor of a dtype in `DTYPES`, not to be written to.
+
+    A view of the cached array on the CPU; on another device a copy that is made once. While tensors are traced or faked
+    (`in_plain_context`), a new one every time.
+    """
+    device = torch.device(device)
+    if not in_plain_context():
+        return torch.tensor(_converted(table, args, dtype), device=device)
+    if device.type == "cpu":
+        return torch.from_numpy(_converted(table, args, dtype))
+    return _on_device(table, args, dtype, device)
+
+
+def in_plain_context() -> bool:
+    """Whether tensors made now are what they seem: nothing traces, fakes or batches them (torch.export, torch.func)."""
+    return not is_in_torch_dispatch_mode() and torch._C._functorch.peek_interpreter_stack() is None
+
+
+@cache
+def _converted(table: Callable[..., np.ndarray], args: tuple, dtype: torch.dtype) -> np.ndarray:
+    """A writable copy, since torch warns of others; its memory layout is the table's."""
+    return np.array(table(*args), DTYPES[dtype], order="K")
+
+
+@cache
+def _on_device(table: Callable[..., np.ndarray], args: tuple, dtype: torch.dtype, device: torch.device) -> Tensor:
+    assert in_plain_context(), "a tensor made here and now would be kept for others"
+    with torch.inference_mode(False):
+        return torch.from_numpy(_converted(table, args, dtype)).to(device)
 
 
 # ------------------------------------------------------------------------------------------------------- decoding
-
-
-@constant
-def cached_copy(table: Callable[[], Tensor], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """The constant table() on a device, copied there once."""
-    return table().to(dtype=dtype, device=device)
 
 
 def look_up(table: Tensor, words: Tensor) -> Tensor:

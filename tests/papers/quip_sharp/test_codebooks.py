@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from papers.quip_sharp import codebooks
+from papers.quip_sharp import codebooks, lookup
 from papers.quip_sharp.codebooks import NAMES, d4_ball, e8_ball, get, lloyd_max, residual
 
 
@@ -73,14 +73,14 @@ def test_residual_scale_4_is_better_than_the_default_at_scale_0_9():
 
 @pytest.mark.parametrize("name", ["e8_1bit", "d4"])
 def test_table_codebooks_find_the_brute_force_nearest(name):
-    grid = {"e8_1bit": e8_ball, "d4": d4_ball}[name]()
+    grid = lookup.tensor({"e8_1bit": e8_ball, "d4": d4_ball}[name], dtype=torch.float32)
     x = gaussian(16_000, grid.shape[1]).double()
     found = (get(name).quantize(x)[0] - x).square().sum(1)
     assert torch.allclose(found, torch.cdist(x, grid.double()).amin(1) ** 2, atol=1e-9)
 
 
 def test_one_bit_codebook_is_the_e8_ball():
-    ball = e8_ball()
+    ball = lookup.tensor(e8_ball, dtype=torch.float32)
     assert len(ball.unique(dim=0)) == 256
     norms = ball.square().sum(1)
     assert [(norms == k).sum().item() for k in (0, 2, 4)] == [1, 240, 15]
@@ -90,7 +90,7 @@ def test_one_bit_codebook_is_the_e8_ball():
 
 
 def test_d4_codebook_has_the_shells_of_the_lattice():
-    ball = d4_ball()
+    ball = lookup.tensor(d4_ball, dtype=torch.float32)
     assert len(ball.unique(dim=0)) == 256
     assert [(ball.square().sum(1) == k).sum().item() for k in (1, 3, 5, 7, 9)] == [8, 32, 48, 64, 104]
 

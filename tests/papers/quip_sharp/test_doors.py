@@ -53,7 +53,7 @@ def test_nearest_codeword_at_every_distance(name, size, dtype):
 
 def test_on_an_axis_the_shortest_of_the_codewords_that_reach_furthest_is_nearest():
     """All of them have the same x.y: at any distance it is |y|^2 that decides."""
-    table = e8p.codebook()
+    table = e8p.decode(torch.arange(65536))
     furthest = table[:, 2] == table[:, 2].max()
     shortest = table[furthest].square().sum(1).min()
     for size in (1e3, 1e8, 1e20, 3e38):
@@ -341,27 +341,6 @@ def run_alone(code: str) -> None:
     """In a process of its own, where no table has been built."""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
-
-
-def test_tables_first_asked_for_under_another_device_or_mode_are_built_on_the_cpu():
-    run_alone(
-        """
-import torch
-from papers.quip_sharp import codebooks, e8p, hadamard, lookup
-torch.set_num_threads(1)
-cpu = torch.device("cpu")
-with torch.device("meta"), torch.inference_mode():
-    made = [codebooks.in_quarters(table, cpu) for name in codebooks.NAMES for table in codebooks.get(name).tables]
-    made += [e8p.codebook(), e8p.packed_table(), e8p.part_grid(), codebooks.e8_ball(), codebooks.d4_ball()]
-    made += [hadamard._factor_matrix(12, False, torch.float32, cpu)]
-    made += [lookup.cached_copy(e8p.is_odd, torch.int64, cpu)]
-assert all(table.device == cpu and not table.is_inference() for table in made)
-for name in codebooks.NAMES:
-    codebook = codebooks.get(name)
-    x = torch.randn(100, codebook.block)
-    assert (codebook.quantize(x)[0] - x).square().mean() < 1
-"""
-    )
 
 
 def test_layers_of_every_codebook_can_be_compiled():

@@ -88,7 +88,7 @@ def test_bench_of_products_reports_milliseconds_weights_per_second_and_bytes(rac
 
 
 def test_decoded_contestants_run_without_the_compiled_product(raced, monkeypatch):
-    monkeypatch.setitem(linear.KERNELS, "cpu", lambda layer, y: y.new_zeros(*y.shape[:-1], layer.sizes[0]))
+    monkeypatch.setitem(linear.KERNELS, "cpu", lambda words, *_: torch.zeros(1, len(words)))
     bench.matvec(quick=True)
     assert (raced["QuantLinear, 2 bits"] == 0).all()
     assert (raced["QuantLinear, 2 bits, decoded"] != 0).any()
