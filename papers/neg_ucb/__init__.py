@@ -1,4 +1,4 @@
-"""NegUCB: A Contextual Combinatorial Bandit Approach to Negotiation (Li, Mu, Qi, ICML 2024); a reconstruction, see README.md."""
+"""NegUCB: A Contextual Combinatorial Bandit Approach to Negotiation (Li, Mu & Qi, ICML 2024)."""
 
 from common.lazy import exports
 

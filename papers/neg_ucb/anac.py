@@ -294,14 +294,14 @@ def _pareto(path: Path) -> np.ndarray:
         raise ValueError(f"{path}: a line is not two numbers") from None
 
 
-def generate(sizes: Sequence[int], rng: np.random.Generator, name: str = "generated") -> Domain:
+def generate(sizes: Sequence[int], generator: np.random.Generator, name: str = "generated") -> Domain:
     """A linear-additive domain of our own: Dirichlet weights, two sides whose evaluations of an option tend to oppose."""
     issues = tuple(Issue(f"issue {i + 1}", tuple(f"option {v + 1}" for v in range(n))) for i, n in enumerate(sizes))
     tables = [np.zeros((len(sizes), max(sizes))) for _ in range(2)]
-    weights = rng.dirichlet(np.full(len(sizes), 3.0), 2)
+    weights = generator.dirichlet(np.full(len(sizes), 3.0), 2)
     for i, n in enumerate(sizes):
-        own = rng.permutation(np.linspace(0.1, 1, n))
-        other = 0.7 * (1.1 - own) + 0.3 * rng.uniform(0.1, 1, n)
+        own = generator.permutation(np.linspace(0.1, 1, n))
+        other = 0.7 * (1.1 - own) + 0.3 * generator.uniform(0.1, 1, n)
         for table, weight, scores in zip(tables, weights, (own, other), strict=True):
             table[i, :n] = weight[i] * scores / scores.max()
     return Domain(

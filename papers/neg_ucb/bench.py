@@ -21,9 +21,9 @@ D = 9  # numbers that describe a bid, as in the resource allocation of the exper
 
 def racers(seed: int) -> dict[str, Any]:
     """Models with (ucb, update), each on 49 features; NegUCB with l = 2 is the one of the target: 2 ms at 1,000 bids."""
-    rng = np.random.default_rng(seed)
-    rff = features.RandomFourier(D, 48, 1.0, rng)
-    nystrom = features.Nystrom(rng.normal(size=(400, D)) / np.sqrt(D), 48, 1.0)
+    generator = np.random.default_rng(seed)
+    rff = features.RandomFourier(D, 48, 1.0, generator)
+    nystrom = features.Nystrom(generator.normal(size=(400, D)) / np.sqrt(D), 48, 1.0)
     return {
         "NegUCB, rff m=48 l=2": NegUCB(rff, hidden=2, seed=seed),
         "NegUCB, nystrom m=48 l=2": NegUCB(nystrom, hidden=2, seed=seed),
@@ -55,9 +55,9 @@ def bench(quick: bool = False) -> dict[str, list[dict[str, Any]]]:
     rounds = 10 if quick else 50
     rows: list[dict[str, Any]] = []
     for n in SIZES[:2] if quick else SIZES:
-        rng = np.random.default_rng(n)
-        x = rng.normal(size=(n, D)) / np.sqrt(D)
-        y = (rng.random(10_000) < 0.5).astype(float)
+        generator = np.random.default_rng(n)
+        x = generator.normal(size=(n, D)) / np.sqrt(D)
+        y = (generator.random(10_000) < 0.5).astype(float)
         contestants: dict[str, Callable[[], None]] = {}
         for name, model in racers(seed=0).items():
             for t in range(200 if "exact" in name else 50):  # the exact form's cost grows with its rounds

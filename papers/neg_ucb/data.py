@@ -107,15 +107,15 @@ def casino_offers(text: str) -> list[Offer]:
     return offers
 
 
-def generated_offers(rng: np.random.Generator, dialogues: int = 500) -> list[Offer]:
+def generated_offers(generator: np.random.Generator, dialogues: int = 500) -> list[Offer]:
     """Made-up offers for where CaSiNo is absent: near-even splits, answered by q = sigmoid(0.6 (points - 13))."""
     offers = []
     for d in range(dialogues):
-        preference = tuple(int(v) for v in rng.permutation([5, 4, 3]))
+        preference = tuple(int(v) for v in generator.permutation([5, 4, 3]))
         for turn in range(3):
-            takes = tuple(int(v) for v in rng.binomial(3, np.clip((np.array(preference) - 2.5) / 3, 0.2, 0.8)))
+            takes = tuple(int(v) for v in generator.binomial(3, np.clip((np.array(preference) - 2.5) / 3, 0.2, 0.8)))
             points = int(np.dot(takes, preference))
-            accepted = bool(rng.random() < 1 / (1 + np.exp(-0.6 * (points - 13))))
+            accepted = bool(generator.random() < 1 / (1 + np.exp(-0.6 * (points - 13))))
             offers.append(
                 Offer(str(d), turn, f"agent_{(turn + 1) % 2}", f"agent_{turn % 2}", takes, accepted, preference, points)
             )

@@ -1,11 +1,11 @@
-"""What a run would cost: parameters, memory and hours, estimated without running."""
+"""Cost estimate of a run without running it: parameters, memory and hours."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from common.run import Run
-from papers.neg_ucb.settings import method_of, task_of
+from papers.neg_ucb.worlds import method_of, task_of
 
 FLOPS = 5e9  # of one core, a second
 BIDS = 200  # valid bids of a round, about

@@ -91,10 +91,10 @@ class RandomFourier:
     as the theory's bound needs.
     """
 
-    def __init__(self, d: int, m: int, length: float, rng: np.random.Generator, unit: bool = False):
+    def __init__(self, d: int, m: int, length: float, generator: np.random.Generator, unit: bool = False):
         check_size(m, length)
-        self.W = rng.normal(0, 1 / length, (m, d))
-        self.beta = rng.uniform(0, 2 * np.pi, m)
+        self.W = generator.normal(0, 1 / length, (m, d))
+        self.beta = generator.uniform(0, 2 * np.pi, m)
         self.dim, self.unit = m + 1, unit
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
@@ -143,7 +143,7 @@ class Nystrom:
         return {"Z": self.Z, "root": self.root, "length": self.length}
 
 
-def make(kind: str, d: int, *, rng: np.random.Generator, m: int = 48, length: float | None = None, bound: float = 1.0,
+def make(kind: str, d: int, *, generator: np.random.Generator, m: int = 48, length: float | None = None, bound: float = 1.0,
          candidates: np.ndarray | None = None) -> FeatureMap:  # fmt: skip
     """A map by name: linear | rff | nystrom. length None: the median distance among `candidates` (n, d)."""
     if kind == "linear":
@@ -156,4 +156,4 @@ def make(kind: str, d: int, *, rng: np.random.Generator, m: int = 48, length: fl
         raise ValueError("candidates: a sample of x is needed for the length-scale or the landmarks")
     if length is None:
         length = median_length(candidates)  # type: ignore[arg-type]
-    return RandomFourier(d, m, length, rng) if kind == "rff" else Nystrom(candidates, m, length)  # type: ignore[arg-type]
+    return RandomFourier(d, m, length, generator) if kind == "rff" else Nystrom(candidates, m, length)  # type: ignore[arg-type]

@@ -16,9 +16,9 @@ from papers.neg_ucb.negotiation import Stochastic
 from papers.neg_ucb.oracle import ENUMERABLE, random_argmax
 
 
-def candidates(env: Environment, samples: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+def candidates(env: Environment, samples: int, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """Bids and their utilities relative to the best: all where they can be listed, else a sample."""
-    bids = env.bids() if env.n_bids <= ENUMERABLE else env.random_bids(samples, rng)
+    bids = env.bids() if env.n_bids <= ENUMERABLE else env.random_bids(samples, generator)
     u = env.utility(bids)
     return bids, u / max(u.max(), 1e-12)
 
@@ -30,9 +30,14 @@ class Concession(Stochastic):
     """
 
     def __init__(
-        self, rng: np.random.Generator, e: float = 1.0, reservation: float = 0.2, horizon: int = 10, samples: int = 1000
+        self,
+        generator: np.random.Generator,
+        e: float = 1.0,
+        reservation: float = 0.2,
+        horizon: int = 10,
+        samples: int = 1000,
     ):
-        super().__init__(rng)
+        super().__init__(generator)
         self.e, self.reservation, self.horizon, self.samples = e, reservation, horizon, samples
         self.refused: dict[Hashable, int] = {}
 
@@ -45,9 +50,9 @@ class Concession(Stochastic):
         return 1 - (1 - self.reservation) * min(t / H, 1) ** (1 / self.e)
 
     def propose(self, env):
-        bids, u = candidates(env, self.samples, self.rng)
+        bids, u = candidates(env, self.samples, self.generator)
         target = self.target(env)
-        return bids[random_argmax(np.where(u >= target - 1e-9, -u, -2 - np.abs(u - target)), self.rng)]
+        return bids[random_argmax(np.where(u >= target - 1e-9, -u, -2 - np.abs(u - target)), self.generator)]
 
     def observe(self, env, bid, x, g, u, y):
         self.refused[g] = 0 if y else self.refused.get(g, 0) + 1
@@ -66,18 +71,20 @@ class TitForTat(Stochastic):
     Among bids near the target the one most like the last counter-bid is offered.
     """
 
-    def __init__(self, rng: np.random.Generator, step: float = 0.05, reservation: float = 0.2, samples: int = 1000):
-        super().__init__(rng)
+    def __init__(
+        self, generator: np.random.Generator, step: float = 0.05, reservation: float = 0.2, samples: int = 1000
+    ):
+        super().__init__(generator)
         self.step, self.reservation, self.samples = step, reservation, samples
         self.targets: dict[Hashable, float] = {}
         self.first: dict[Hashable, float] = {}  # our utility of the counterpart's first counter-bid
 
     def propose(self, env):
-        bids, u = candidates(env, self.samples, self.rng)
+        bids, u = candidates(env, self.samples, self.generator)
         target = self.targets.get(env.counterpart, 1.0)
         far = np.round(np.abs(u - target), 2)
         like = (bids == env.counter).mean(1) if env.counter is not None else 0.0
-        return bids[random_argmax(-far + 0.01 * like, self.rng)]
+        return bids[random_argmax(-far + 0.01 * like, self.generator)]
 
     def observe(self, env, bid, x, g, u, y):
         if env.counter is not None:
@@ -101,18 +108,18 @@ class Frequency(Concession):
     What it took are the bids it accepted and the counter-bids it made, what it left are those it turned down.
     """
 
-    def __init__(self, rng: np.random.Generator, **options: Any):
-        super().__init__(rng, **options)
+    def __init__(self, generator: np.random.Generator, **options: Any):
+        super().__init__(generator, **options)
         self.counts: dict[Hashable, np.ndarray] = {}  # (2, d + 1): summed x and number, of those left and those taken
 
     def propose(self, env):
-        bids, u = candidates(env, self.samples, self.rng)
+        bids, u = candidates(env, self.samples, self.generator)
         allowed = np.flatnonzero(u >= min(self.target(env), 1 - 1e-9) - 1e-9)
         counts = self.counts.get(env.counterpart)
         if counts is None:
-            return bids[allowed[self.rng.integers(len(allowed))]]
+            return bids[allowed[self.generator.integers(len(allowed))]]
         left, taken = counts[:, :-1] / np.maximum(counts[:, -1:], 1)
-        return bids[allowed[random_argmax(env.features(bids[allowed]) @ (taken - left), self.rng)]]
+        return bids[allowed[random_argmax(env.features(bids[allowed]) @ (taken - left), self.generator)]]
 
     def observe(self, env, bid, x, g, u, y):
         super().observe(env, bid, x, g, u, y)

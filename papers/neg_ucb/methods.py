@@ -1,4 +1,4 @@
-"""From a method's entry in the config to a policy that can negotiate in an environment."""
+"""Policies by name: from a method's entry in the config to what negotiates in an environment."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from papers.neg_ucb.negotiation import Optimistic, Oracle, Policy, RandomBid
 
 def candidates(env: Environment, seed: int, n: int = 400) -> np.ndarray:
     """A sample of x as it comes in the first arrivals, at any of their proposals: (n, d), for the median distance and for landmarks."""
-    rng, state = Rng(seed, "candidates").numpy, env.state_dict()
+    generator, state = Rng(seed, "candidates").numpy, env.state_dict()
     rows = []
     for _ in range(20):
         if env.proposals > 1:  # late in an episode, too, and after a counter-bid: no answer is used for this
-            env.rejections = int(rng.integers(env.proposals))
-            env.counter = env.random_bids(1, rng)[0] if env.counters and env.rejections else None
-        rows.append(env.features(env.random_bids(n // 20, rng)))
+            env.rejections = int(generator.integers(env.proposals))
+            env.counter = env.random_bids(1, generator)[0] if env.counters and env.rejections else None
+        rows.append(env.features(env.random_bids(n // 20, generator)))
         env.over = True
         env.reset()
     env.load_state_dict(state)
@@ -32,39 +32,47 @@ def candidates(env: Environment, seed: int, n: int = 400) -> np.ndarray:
 def feature_map(env: Environment, kind: str, seed: int, m: int, length: float):
     sample = candidates(env, seed) if kind != "linear" else None
     return features.make(
-        kind, env.dim, rng=Rng(seed, "map", kind).numpy, m=m, length=length or None, bound=env.bound, candidates=sample
+        kind,
+        env.dim,
+        generator=Rng(seed, "map", kind).numpy,
+        m=m,
+        length=length or None,
+        bound=env.bound,
+        candidates=sample,
     )
 
 
 def make(entry: Mapping[str, Any], env: Environment, seed: int, task: Mapping[str, Any]) -> Policy:
-    """entry: {kind, ...} of the config's `methods`; task: {map, length, m, hidden, every, search} of the environment.
+    """Policy of a method. entry: {kind, map, ...} of `method_settings`; task: {length, m, hidden, every, search}.
 
-    Raises ValueError for an unknown kind. Seeds of maps and states derive from `seed`, so methods of a seed share their features.
+    Raises ValueError for an unknown kind. Maps and states derive from `seed`: methods of a seed share their features.
     """
     options = dict(entry)
     kind = options.pop("kind")
-    rng = Rng(seed, "policy", kind).numpy
+    generator = Rng(seed, "policy", kind).numpy
     search = task.get("search", {})
     if kind == "random":
-        return RandomBid(rng)
+        return RandomBid(generator)
     if kind == "oracle":
-        return Oracle(rng, search)
+        return Oracle(generator, search)
     if kind in ("concession", "frequency", "tit_for_tat"):
         cls = {
             "concession": heuristics.Concession,
             "frequency": heuristics.Frequency,
             "tit_for_tat": heuristics.TitForTat,
         }[kind]
-        return cls(rng, **options)
+        return cls(generator, **options)
     if kind in ("neural_ucb", "dqn"):
         from papers.neg_ucb import neural
 
         small = int(Rng(seed, "net").seed % 2**31)
         if kind == "dqn":
-            return neural.DQN(env.dim, env.counterparts, rng, seed=small, **options)
-        return Optimistic(neural.NeuralUCB(env.dim, env.counterparts, seed=small, **options), rng, search=search)
+            return neural.DQN(env.dim, env.counterparts, generator, seed=small, **options)
+        return Optimistic(neural.NeuralUCB(env.dim, env.counterparts, seed=small, **options), generator, search=search)
     epsilon, weight = options.pop("epsilon", 0.0), options.pop("counter_weight", 0.0)
-    return Optimistic(model(kind, options, env, seed, task), rng, epsilon=epsilon, search=search, counter_weight=weight)
+    return Optimistic(
+        model(kind, options, env, seed, task), generator, epsilon=epsilon, search=search, counter_weight=weight
+    )
 
 
 def model(kind: str, options: dict[str, Any], env: Environment, seed: int, task: Mapping[str, Any]):

@@ -33,17 +33,17 @@ class Policy(Protocol):
 class Stochastic:
     """A policy with a generator of its own, and nothing else to remember."""
 
-    def __init__(self, rng: np.random.Generator):
-        self.rng = rng
+    def __init__(self, generator: np.random.Generator):
+        self.generator = generator
 
     def observe(self, env, bid, x, g, u, y):
         pass
 
     def state_dict(self) -> dict[str, Any]:
-        return {"rng": self.rng.bit_generator.state}
+        return {"generator": self.generator.bit_generator.state}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.rng.bit_generator.state = state["rng"]
+        self.generator.bit_generator.state = state["generator"]
 
 
 class Optimistic(Stochastic):
@@ -59,18 +59,18 @@ class Optimistic(Stochastic):
     def __init__(
         self,
         model: AcceptanceModel,
-        rng: np.random.Generator,
+        generator: np.random.Generator,
         *,
         epsilon: float = 0.0,
         search: dict | None = None,
         counter_weight: float = 0.0,
     ):
-        super().__init__(rng)
+        super().__init__(generator)
         self.model, self.epsilon, self.search, self.counter_weight = model, epsilon, dict(search or {}), counter_weight
 
     def propose(self, env: Environment) -> np.ndarray:
-        if self.epsilon and self.rng.random() < self.epsilon:
-            return env.random_bids(1, self.rng)[0]
+        if self.epsilon and self.generator.random() < self.epsilon:
+            return env.random_bids(1, self.generator)[0]
         g = env.counterpart
 
         def score(bids: np.ndarray) -> np.ndarray:
@@ -79,7 +79,7 @@ class Optimistic(Stochastic):
             optimistic = u * np.clip(mean + bonus, 0, 1)
             return optimistic if (u >= 0).all() else np.where(u >= 0, optimistic, u * np.clip(mean - bonus, 0, 1))
 
-        best = best_bid(score, env, rng=self.rng, **self.search)
+        best = best_bid(score, env, generator=self.generator, **self.search)
         return env.bids()[best] if np.ndim(best) == 0 else np.asarray(best)
 
     def observe(self, env, bid, x, g, u, y):
@@ -99,18 +99,20 @@ class RandomBid(Stochastic):
     """A uniform valid bid."""
 
     def propose(self, env):
-        return env.random_bids(1, self.rng)[0]
+        return env.random_bids(1, self.generator)[0]
 
 
 class Oracle(Stochastic):
     """Knows q: regret exactly zero where the bids are enumerated."""
 
-    def __init__(self, rng: np.random.Generator, search: dict | None = None):
-        super().__init__(rng)
+    def __init__(self, generator: np.random.Generator, search: dict | None = None):
+        super().__init__(generator)
         self.search = dict(search or {})
 
     def propose(self, env):
-        best = best_bid(lambda bids: env.utility(bids) * env.accept_prob(bids), env, rng=self.rng, **self.search)
+        best = best_bid(
+            lambda bids: env.utility(bids) * env.accept_prob(bids), env, generator=self.generator, **self.search
+        )
         return env.bids()[best] if np.ndim(best) == 0 else np.asarray(best)
 
 
@@ -159,7 +161,10 @@ def negotiate(env: Environment, policy: Policy, rounds: int) -> Trace:
 
 
 def summary(trace: Trace) -> dict[str, float]:
-    """The figures of one run: regret and its halves, regret a round and share of the optimum in the last quarter, acceptance, log-log slope."""
+    """Figures of one run: regret, its ratio of halves, acceptance, utility, and share of the optimum.
+
+    tail_*: of the last quarter of the rounds. The slope of regret is that of a mean curve, see `slope`.
+    """
     regret = trace["regret"]
     T = len(regret)
     half, tail = T // 2, max(T // 4, 1)

@@ -45,8 +45,8 @@ class Replay:
         self.inputs[self.n], self.targets[self.n] = row, target
         self.n += 1
 
-    def batch(self, rng: np.random.Generator, size: int) -> tuple[Tensor, Tensor]:
-        rows = rng.integers(self.n, size=size)
+    def batch(self, generator: np.random.Generator, size: int) -> tuple[Tensor, Tensor]:
+        rows = generator.integers(self.n, size=size)
         return torch.from_numpy(self.inputs[rows]), torch.from_numpy(self.targets[rows])
 
     def state_dict(self) -> dict[str, Any]:
@@ -118,9 +118,9 @@ class NeuralUCB:
         self.replay.add(row[0], y)
         self.rounds += 1
         if self.rounds % self.every == 0:
-            rng = np.random.default_rng([self.seed, self.rounds])
+            generator = np.random.default_rng([self.seed, self.rounds])
             for _ in range(self.steps):
-                inputs, targets = self.replay.batch(rng, self.batch_size)
+                inputs, targets = self.replay.batch(generator, self.batch_size)
                 self.optimizer.zero_grad()
                 nn.functional.mse_loss(self.net(inputs), targets).backward()
                 self.optimizer.step()
@@ -149,9 +149,9 @@ class DQN(Stochastic):
     The reward is u y. Where an episode has several proposals a rejection's target is the best next Q of the same episode.
     """
 
-    def __init__(self, d: int, counterparts: int, rng: np.random.Generator, *, top: int = 64, width: int = 64, lr: float = 0.003, explore: int = 300,
+    def __init__(self, d: int, counterparts: int, generator: np.random.Generator, *, top: int = 64, width: int = 64, lr: float = 0.003, explore: int = 300,
                  epsilon: float = 0.05, batch_size: int = 64, sync: int = 50, seed: int = 0):  # fmt: skip
-        super().__init__(rng)
+        super().__init__(generator)
         self.d, self.G, self.top, self.explore, self.epsilon, self.batch_size, self.sync = (
             d,
             counterparts,
@@ -168,7 +168,7 @@ class DQN(Stochastic):
 
     def _top(self, env) -> tuple[np.ndarray, np.ndarray]:
         """(bids (n, k), inputs (n, d + 1 + G)) of the bids worth most."""
-        bids = env.bids() if env.n_bids <= 200_000 else env.random_bids(1000, self.rng)
+        bids = env.bids() if env.n_bids <= 200_000 else env.random_bids(1000, self.generator)
         u = env.utility(bids)
         best = np.argsort(-u, kind="stable")[: self.top]
         rows = np.zeros((len(best), self.d + 1 + self.G), np.float32)
@@ -183,9 +183,9 @@ class DQN(Stochastic):
     def propose(self, env):
         bids, rows = self._top(env)
         epsilon = max(1 - self.rounds / self.explore, self.epsilon)
-        if self.rng.random() < epsilon:
-            return bids[self.rng.integers(len(bids))]
-        return bids[random_argmax(self.net(torch.from_numpy(rows)).numpy(), self.rng)]
+        if self.generator.random() < epsilon:
+            return bids[self.generator.integers(len(bids))]
+        return bids[random_argmax(self.net(torch.from_numpy(rows)).numpy(), self.generator)]
 
     def observe(self, env, bid, x, g, u, y):
         row = np.zeros(self.d + 1 + self.G, np.float32)
@@ -197,7 +197,7 @@ class DQN(Stochastic):
         self.replay.add(row, value)
         self.rounds += 1
         if self.replay.n >= self.batch_size:
-            inputs, targets = self.replay.batch(self.rng, self.batch_size)
+            inputs, targets = self.replay.batch(self.generator, self.batch_size)
             self.optimizer.zero_grad()
             nn.functional.smooth_l1_loss(self.net(inputs), targets).backward()
             self.optimizer.step()

@@ -18,10 +18,10 @@ ENUMERABLE = 200_000  # more valid bids than this are not enumerated
 CHUNK = 8_192  # bids scored at once
 
 
-def random_argmax(values: np.ndarray, rng: np.random.Generator) -> int:
+def random_argmax(values: np.ndarray, generator: np.random.Generator) -> int:
     """Index of the largest value, uniform among ties. Clipped scores tie massively: the first index would end exploration."""
     best = np.flatnonzero(values >= values.max() - 1e-12)
-    return int(best[0] if len(best) == 1 else best[rng.integers(len(best))])
+    return int(best[0] if len(best) == 1 else best[generator.integers(len(best))])
 
 
 def checked(score: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray], np.ndarray]:
@@ -39,7 +39,7 @@ def checked(score: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray],
     return scored
 
 
-def best_bid(score: Callable[[np.ndarray], np.ndarray], env: Environment, method: str = "enumerate", *, rng: np.random.Generator | None = None,
+def best_bid(score: Callable[[np.ndarray], np.ndarray], env: Environment, method: str = "enumerate", *, generator: np.random.Generator | None = None,
              restarts: int = 8, steps: int = 100, samples: int = 1000) -> int | np.ndarray:  # fmt: skip
     """The bid with the largest score(bids (n, k)) -> (n,): an index into env.bids() (enumerate) or a bid (k,).
 
@@ -48,7 +48,7 @@ def best_bid(score: Callable[[np.ndarray], np.ndarray], env: Environment, method
     sample     the best of `samples` random valid bids
     Raises ValueError for an empty set of bids, a NaN score, or a set too large to enumerate.
     """
-    rng = rng if rng is not None else np.random.default_rng(0)
+    generator = generator if generator is not None else np.random.default_rng(0)
     scored = checked(score)
     if env.n_bids == 0:
         raise ValueError("there is no valid bid to choose from")
@@ -57,20 +57,24 @@ def best_bid(score: Callable[[np.ndarray], np.ndarray], env: Environment, method
             raise ValueError(
                 f"{env.n_bids:,} valid bids are too many to enumerate (at most {ENUMERABLE:,}): use method local or sample"
             )
-        return random_argmax(scored(env.bids()), rng)
+        return random_argmax(scored(env.bids()), generator)
     if method == "sample":
-        bids = env.random_bids(samples, rng)
-        return bids[random_argmax(scored(bids), rng)]
+        bids = env.random_bids(samples, generator)
+        return bids[random_argmax(scored(bids), generator)]
     if method != "local":
         raise ValueError(f"method is {method!r}: choose enumerate, local or sample")
-    return _local(scored, env, rng, restarts, steps)
+    return _local(scored, env, generator, restarts, steps)
 
 
 def _local(
-    scored: Callable[[np.ndarray], np.ndarray], env: Environment, rng: np.random.Generator, restarts: int, steps: int
+    scored: Callable[[np.ndarray], np.ndarray],
+    env: Environment,
+    generator: np.random.Generator,
+    restarts: int,
+    steps: int,
 ) -> np.ndarray:
     """Steepest ascent of all starts side by side."""
-    at = np.concatenate([env.first_bid()[None], env.random_bids(restarts, rng)])  # (s, k)
+    at = np.concatenate([env.first_bid()[None], env.random_bids(restarts, generator)])  # (s, k)
     value = scored(at)
     climbing = np.arange(len(at))
     for _ in range(steps):
@@ -84,10 +88,10 @@ def _local(
         if not better.any():
             break
         order = np.lexsort(
-            (rng.random(len(values)), -values, owner)
+            (generator.random(len(values)), -values, owner)
         )  # the best neighbour of each start first, ties at random
         first = order[np.searchsorted(owner[order], np.arange(len(climbing)))]
         moved = climbing[better]
         at[moved], value[moved] = around[first[better]], values[first[better]]
         climbing = moved
-    return at[random_argmax(value, rng)]
+    return at[random_argmax(value, generator)]

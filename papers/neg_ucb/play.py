@@ -1,4 +1,4 @@
-"""You are the counterpart: the learner makes offers in the terminal and learns what you say yes to."""
+"""Play against the learner in a terminal: it makes offers, and learns what you say yes to."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from common.errors import UserError
 from common.run import Run
-from papers.neg_ucb import settings
+from papers.neg_ucb.worlds import method_of, policy_of, task_of, worlds_of
 
 
 def describe(env, bid: np.ndarray) -> str:
@@ -29,9 +29,9 @@ def play(cfg: Any, run: Run) -> None:
     """Offers until you stop (q, or the end of the rounds). Your answers are kept in the run's table."""
     if not sys.stdin.isatty():
         raise UserError("play needs a terminal to hear your answers: run it in one, without a pipe")
-    task, (seed,) = settings.task_of(cfg, cfg.play.task), run.seeds([0])
-    env = settings.worlds_of(cfg, run, task)(seed)
-    policy = settings.policy_of("neg_ucb", settings.method_of(cfg, "neg_ucb", task), task, env, seed)
+    task, (seed,) = task_of(cfg, cfg.play.task), run.seeds([0])
+    env = worlds_of(cfg, run, task)(seed)
+    policy = policy_of("neg_ucb", method_of(cfg, "neg_ucb", task), task, env, seed)
     rows = converse(env, policy, cfg.play.rounds, input, print)
     run.table("play", rows)
     run.log(

@@ -1,4 +1,4 @@
-"""The figures of the chapter."""
+"""Figures of the chapter: regret curves, bids of growing size, calibration, hidden states."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from common.metrics.summary import spread
 from common.run import Run
 from papers.neg_ucb import plots
 from papers.neg_ucb.negotiation import slope
-from papers.neg_ucb.settings import method_of, play_out, policy_of, task_of, worlds_of
+from papers.neg_ucb.worlds import method_of, play_out, policy_of, task_of, worlds_of
 
 RIVALS = ("random", "eps_greedy", "lin_ucb", "kernel_ucb")  # the baselines that claim C1 compares with
 

@@ -1,4 +1,4 @@
-"""Replay of human offers: predict, then learn, offer by offer; and what a learner makes of logged offers before it negotiates."""
+"""Replay of human offers, predicted before each is learnt; log-loss, AUC and base rates of the predictions."""
 
 from __future__ import annotations
 

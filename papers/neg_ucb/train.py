@@ -1,4 +1,4 @@
-"""NegUCB: contextual combinatorial bandits for negotiation (Li, Mu, Qi, ICML 2024; a reconstruction). See README.md."""
+"""NegUCB: contextual combinatorial bandits for negotiation (Li, Mu, Qi, ICML 2024), reconstructed. See README.md."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from common.experiment import Run, main, run_parts
 
 
 def train(cfg: Any, run: Run) -> None:
-    from papers.neg_ucb import dry, play, regret, settings, studies
+    from papers.neg_ucb import dry, parts, play, regret, settings
 
     settings.check(cfg)
     if cfg.run.dry:
         dry.estimate(cfg, run)
         return
     run_parts(cfg, run, {
-        "identities": studies.identities,  # the alternation only lowers its objective; kernel form = feature form
+        "identities": parts.identities,  # the alternation only lowers its objective; kernel form = feature form
         "regret": regret.regret,  # every method in every task: regret, acceptance (C1-C5)
-        "cardinality": studies.cardinality,  # a bonus for the bid against one for each item (C6)
-        "casino": studies.casino,  # human offers: predicted, then learnt
-        "clusters": studies.clusters,  # what the hidden states say of the counterparts
-        "warm_start": studies.warm_start,  # logged offers before the first negotiation
+        "cardinality": parts.cardinality,  # a bonus for the bid against one for each item (C6)
+        "casino": parts.casino,  # human offers: predicted, then learnt
+        "clusters": parts.clusters,  # what the hidden states say of the counterparts
+        "warm_start": parts.warm_start,  # logged offers before the first negotiation
         "tune": regret.tune,  # the same grid of alpha for every method, on seeds of its own
         "play": play.play,  # you are the counterpart
     })  # fmt: skip

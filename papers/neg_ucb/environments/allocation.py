@@ -33,12 +33,12 @@ class AllocationLinear(Environment):
         self.bound = float(np.sqrt(3 + 2 * ((counts / 4) ** 2).sum(1).max() + (self.dim - 9)))  # r = 1 and j = c
         super().__init__(seed, **options)
 
-    def _people(self, rng):
-        self.V = rng.dirichlet(np.ones(3), self.counterparts)  # (G, 3)
-        self.tau = rng.uniform(0.3, 0.6, self.counterparts)
+    def _people(self, generator):
+        self.V = generator.dirichlet(np.ones(3), self.counterparts)  # (G, 3)
+        self.tau = generator.uniform(0.3, 0.6, self.counterparts)
 
-    def _arrive(self, rng):
-        self.counts, self.values = self.contexts[rng.integers(len(self.contexts))]
+    def _arrive(self, generator):
+        self.counts, self.values = self.contexts[generator.integers(len(self.contexts))]
 
     def _options(self):
         return (self.contexts[:, 0].max(0) + 1).tolist()

@@ -1,4 +1,4 @@
-"""What all negotiation tasks share: arrivals, answers, regret, and the gymnasium face.
+"""Base class of the negotiation tasks: arrivals, answers, regret, and the gymnasium interface.
 
 An episode is one negotiation with one counterpart: at most `proposals` bids, over with the first yes. Which counterpart comes in
 which context is a function of (seed, episode), the luck of an answer one of (seed, episode, proposal): two policies in worlds of
@@ -60,10 +60,10 @@ class Environment(gymnasium.Env):
 
     def _begin(self) -> None:
         """The arrival of this episode."""
-        rng = Rng(self.seed, "arrival", self.episode).numpy
+        generator = Rng(self.seed, "arrival", self.episode).numpy
         self.rejections, self.over, self.counter = 0, False, None
-        self.counterpart = int(rng.integers(self.counterparts))
-        self._arrive(rng)
+        self.counterpart = int(generator.integers(self.counterparts))
+        self._arrive(generator)
         self._forget()
 
     def _forget(self) -> None:
@@ -73,10 +73,10 @@ class Environment(gymnasium.Env):
 
     # ---- the world: for subclasses ---------------------------------------------------------------------------------
 
-    def _people(self, rng: np.random.Generator) -> None:
+    def _people(self, generator: np.random.Generator) -> None:
         raise NotImplementedError
 
-    def _arrive(self, rng: np.random.Generator) -> None:
+    def _arrive(self, generator: np.random.Generator) -> None:
         """The context of a new episode."""
 
     def _answered(self, bid: np.ndarray, y: int) -> None:
@@ -134,9 +134,9 @@ class Environment(gymnasium.Env):
         """Where a local search starts."""
         return self.bids()[0]
 
-    def random_bids(self, n: int, rng: np.random.Generator) -> np.ndarray:
+    def random_bids(self, n: int, generator: np.random.Generator) -> np.ndarray:
         """n uniform valid bids: (n, k)."""
-        return self.bids()[rng.integers(self.n_bids, size=n)]
+        return self.bids()[generator.integers(self.n_bids, size=n)]
 
     def neighbours(self, bids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Valid bids one change away from each of `bids` (s, k): (n, k), and (n,) which of the s each belongs to, ascending."""
@@ -180,9 +180,9 @@ class Environment(gymnasium.Env):
                 self._forget()
         return y
 
-    def _counter(self, rng: np.random.Generator) -> np.ndarray:
+    def _counter(self, generator: np.random.Generator) -> np.ndarray:
         """The counterpart's counter-proposal: of 16 random valid bids the one it would most likely accept."""
-        bids = self.random_bids(16, rng)
+        bids = self.random_bids(16, generator)
         return bids[int(self.accept_prob(bids).argmax())]
 
     # ---- gymnasium -------------------------------------------------------------------------------------------------

@@ -26,10 +26,10 @@ class Cardinality(Environment):
         self.bound = float(np.sqrt(items))
         super().__init__(seed, **({"counterparts": 1} | options))
 
-    def _people(self, rng):
-        self.items = rng.normal(size=(self.n, FEATURES)) / np.sqrt(FEATURES)
-        self.theta = rng.normal(size=FEATURES)
-        sample = _nonempty(rng.random((2000, self.n)) < 0.5, rng)
+    def _people(self, generator):
+        self.items = generator.normal(size=(self.n, FEATURES)) / np.sqrt(FEATURES)
+        self.theta = generator.normal(size=FEATURES)
+        sample = _nonempty(generator.random((2000, self.n)) < 0.5, generator)
         means = self.means(sample)
         self.sd = float((means @ self.theta).std())
         self.mean_bound = float(
@@ -40,8 +40,8 @@ class Cardinality(Environment):
         """Mean item feature of each bid: (n, items) -> (n, 8)."""
         return bids @ self.items / np.maximum(bids.sum(1), 1)[:, None]
 
-    def _arrive(self, rng):
-        self._offered = _nonempty(rng.random((OFFERED, self.n)) < 0.5, rng)
+    def _arrive(self, generator):
+        self._offered = _nonempty(generator.random((OFFERED, self.n)) < 0.5, generator)
 
     def _options(self):
         return [2] * self.n
@@ -72,7 +72,7 @@ class ItemMeans(Linear):
         return super().__call__(x @ self.items / np.maximum(x.sum(1), 1)[:, None])
 
 
-def _nonempty(members: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def _nonempty(members: np.ndarray, generator: np.random.Generator) -> np.ndarray:
     empty = ~members.any(1)
-    members[empty, rng.integers(members.shape[1], size=int(empty.sum()))] = True
+    members[empty, generator.integers(members.shape[1], size=int(empty.sum()))] = True
     return members.astype(int)

@@ -30,14 +30,14 @@ class CasinoReplay(Environment):
         options.pop("counterparts", None)
         super().__init__(seed, counterparts=len(set(self.people)), **options)
 
-    def _people(self, rng):
+    def _people(self, generator):
         self.number = {who: i for i, who in enumerate(dict.fromkeys(self.people))}
 
     @property
     def offer(self) -> data.Offer:
         return self.offers[self.episode % len(self.offers)]
 
-    def _arrive(self, rng):
+    def _arrive(self, generator):
         self.counterpart = self.number[self.people[self.episode % len(self.offers)]]
 
     def _options(self):

@@ -40,19 +40,19 @@ class MultiIssue(Environment):
         self._kept: dict[tuple[int, int], float] = {}
         super().__init__(seed, **options)
 
-    def _people(self, rng):
+    def _people(self, generator):
         G, worth = self.counterparts, self.domain.profiles[1].worth
-        self.tau = rng.uniform(0.55, 0.85, G)
-        self.e = np.exp(rng.uniform(np.log(0.2), np.log(2), G))
+        self.tau = generator.uniform(0.55, 0.85, G)
+        self.e = np.exp(generator.uniform(np.log(0.2), np.log(2), G))
         self._kept.clear()
         if isinstance(worth, anac.LinearAdditive):
             w = worth.table.max(1)  # the second profile's weights
-            mine = rng.dirichlet(20 * w + 1e-3, G)  # (G, issues)
+            mine = generator.dirichlet(20 * w + 1e-3, G)  # (G, issues)
             self.tables = mine[:, :, None] * (worth.table / np.maximum(w, 1e-12)[:, None])  # (G, issues, options)
         else:
             self.boxes = [
                 anac.HyperRectangles(
-                    worth.low, worth.high, worth.worth * rng.uniform(0.5, 1.5, len(worth.worth)), worth.most
+                    worth.low, worth.high, worth.worth * generator.uniform(0.5, 1.5, len(worth.worth)), worth.most
                 )
                 for _ in range(G)
             ]
@@ -82,8 +82,8 @@ class MultiIssue(Environment):
     def first_bid(self):
         return np.zeros(len(self.sizes), int)
 
-    def random_bids(self, n, rng):
-        return rng.integers(self.sizes, size=(n, len(self.sizes)))
+    def random_bids(self, n, generator):
+        return generator.integers(self.sizes, size=(n, len(self.sizes)))
 
     def neighbours(self, bids):
         issue = np.repeat(np.arange(len(self.sizes)), self.sizes)  # every (issue, option) pair
@@ -132,6 +132,6 @@ class MultiIssue(Environment):
             else:
                 from papers.neg_ucb.oracle import best_bid
 
-                best = best_bid(score, self, "local", rng=Rng(self.seed, "optimum", *key).numpy, restarts=50)
+                best = best_bid(score, self, "local", generator=Rng(self.seed, "optimum", *key).numpy, restarts=50)
                 self._kept[key] = float(score(np.asarray(best)[None])[0])
         return self._kept[key]

@@ -33,17 +33,17 @@ class Trading(Environment):
         self.bound = float(np.sqrt(1 + 1 + 1 + (self.dim - 2 * techs - 2)))
         super().__init__(seed, **options)
 
-    def _people(self, rng):
-        self.value = rng.uniform(0.2, 1, self.n)
-        F = rng.uniform(0, 1, (self.n, 3))
-        e = rng.dirichlet(np.ones(3), self.counterparts)  # (G, 3)
-        self.their = np.clip(e @ F.T + rng.normal(0, 0.05, (self.counterparts, self.n)), 0.02, 1)  # (G, n)
-        self.tau = rng.uniform(0.05, 0.25, self.counterparts)
+    def _people(self, generator):
+        self.value = generator.uniform(0.2, 1, self.n)
+        F = generator.uniform(0, 1, (self.n, 3))
+        e = generator.dirichlet(np.ones(3), self.counterparts)  # (G, 3)
+        self.their = np.clip(e @ F.T + generator.normal(0, 0.05, (self.counterparts, self.n)), 0.02, 1)  # (G, n)
+        self.tau = generator.uniform(0.05, 0.25, self.counterparts)
         self.mood = np.zeros(self.counterparts)
 
-    def _arrive(self, rng):
+    def _arrive(self, generator):
         for _ in range(1000):
-            own, theirs = rng.random((2, self.n)) < 0.5
+            own, theirs = generator.random((2, self.n)) < 0.5
             self.gives, self.takes = np.flatnonzero(own & ~theirs), np.flatnonzero(theirs & ~own)
             if len(self.takes):
                 return

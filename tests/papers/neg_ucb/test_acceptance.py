@@ -15,10 +15,10 @@ from papers.neg_ucb.negotiation import Optimistic
 
 
 def answers(n=120, d=4, G=5, seed=0):
-    rng = np.random.default_rng(seed)
-    x = rng.normal(size=(n, d))
+    generator = np.random.default_rng(seed)
+    x = generator.normal(size=(n, d))
     x /= np.maximum(1, np.linalg.norm(x, axis=1))[:, None]
-    return x, rng.integers(G, size=n), rng.integers(2, size=n).astype(float)
+    return x, generator.integers(G, size=n), generator.integers(2, size=n).astype(float)
 
 
 def learn(model, n=120, **options):
@@ -158,15 +158,15 @@ def test_elliptical_potential_is_bounded_by_the_determinant():
 
 
 def test_planted_low_rank_acceptance_is_recovered():
-    rng, d, G = np.random.default_rng(0), 5, 12
+    generator, d, G = np.random.default_rng(0), 5, 12
     phi = features.Linear(d, bound=3.0)
-    theta, W, h = rng.normal(size=d + 1), rng.normal(size=(d + 1, 2)), rng.normal(size=(G, 2))
-    x, g = rng.uniform(-1, 1, (2000, d)), rng.integers(G, size=2000)
+    theta, W, h = generator.normal(size=d + 1), generator.normal(size=(d + 1, 2)), generator.normal(size=(G, 2))
+    x, g = generator.uniform(-1, 1, (2000, d)), generator.integers(G, size=2000)
     weights = 0.1 * (theta + h @ W.T)
     y = 0.5 + (phi(x) * weights[g]).sum(1)
     model = NegUCB(phi, hidden=2, lambda_theta=1e-6, lambda_h=1e-6)
     model.fit(x, g.tolist(), y, sweeps=400)
-    new = rng.uniform(-1, 1, (200, d))
+    new = generator.uniform(-1, 1, (200, d))
     error = np.concatenate([model.ucb(new, who)[0] - 0.5 - phi(new) @ weights[who] for who in range(G)])
     assert np.sqrt(np.mean(error**2)) < 1e-2
 
@@ -213,13 +213,13 @@ def test_theory_interval_covers_the_truth_at_all_rounds():
     phi, delta, misses = features.Linear(3), 0.1, 0
     grid = phi(np.random.default_rng(5).uniform(-1, 1, (50, 3)) / np.sqrt(3))
     for seed in range(200):
-        rng = np.random.default_rng(seed)
-        theta = np.append(rng.uniform(-0.25, 0.25, 3), 0.5 / features.HALF)  # q = .5 +- in [0, 1]
+        generator = np.random.default_rng(seed)
+        theta = np.append(generator.uniform(-0.25, 0.25, 3), 0.5 / features.HALF)  # q = .5 +- in [0, 1]
         model = NegUCB(phi, hidden=0, delta=delta, bound=float(np.linalg.norm(theta)), every=10**9)
         missed = False
         for _ in range(60):
-            x = rng.uniform(-1, 1, 3) / np.sqrt(3)
-            model.update(x, 0, float(rng.random() < phi(x[None])[0] @ theta))
+            x = generator.uniform(-1, 1, 3) / np.sqrt(3)
+            model.update(x, 0, float(generator.random() < phi(x[None])[0] @ theta))
             radius = confidence_radius(model.log_det, 1.0, model.bound, delta)
             width = radius * np.sqrt(np.einsum("ij,jk,ik->i", grid, model.A_inv, grid))
             missed |= bool((np.abs(grid @ (model.Theta[:, 0] - theta)) > width).any())
@@ -335,8 +335,8 @@ def test_random_features_approach_the_gaussian_kernel():
 
 @pytest.mark.parametrize("bound", [1.0, 3.0])
 def test_linear_and_polynomial_maps_are_those_of_their_kernels(bound):
-    rng = np.random.default_rng(0)
-    x, z = rng.normal(size=(7, 3)), rng.normal(size=(5, 3))
+    generator = np.random.default_rng(0)
+    x, z = generator.normal(size=(7, 3)), generator.normal(size=(5, 3))
     inner = (x @ z.T / bound**2 + 1) / 2
     for phi, kernel in ((features.Linear(3, bound), inner), (features.Polynomial(3, bound), inner**2)):
         assert phi(x).shape == (7, phi.dim)
@@ -349,14 +349,17 @@ def test_linear_and_polynomial_maps_are_those_of_their_kernels(bound):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda rng: features.Linear(2, 0.0), "bound is 0"),
-        (lambda rng: features.Polynomial(2, -1.0), "bound is -1"),
-        (lambda rng: features.RandomFourier(2, 0, 1.0, rng), "m is 0"),
-        (lambda rng: features.RandomFourier(2, 4, 0.0, rng), "length is 0"),
-        (lambda rng: features.make("nystrom", 2, rng=rng, length=1.0), "candidates"),
-        (lambda rng: features.make("rff", 2, rng=rng), "candidates"),
-        (lambda rng: features.make("nystrom", 2, rng=rng, m=0, candidates=np.eye(2)), "m is 0"),
-        (lambda rng: features.make("nystrom", 2, rng=rng, length=-1.0, candidates=np.eye(2)), "length is -1"),
+        (lambda generator: features.Linear(2, 0.0), "bound is 0"),
+        (lambda generator: features.Polynomial(2, -1.0), "bound is -1"),
+        (lambda generator: features.RandomFourier(2, 0, 1.0, generator), "m is 0"),
+        (lambda generator: features.RandomFourier(2, 4, 0.0, generator), "length is 0"),
+        (lambda generator: features.make("nystrom", 2, generator=generator, length=1.0), "candidates"),
+        (lambda generator: features.make("rff", 2, generator=generator), "candidates"),
+        (lambda generator: features.make("nystrom", 2, generator=generator, m=0, candidates=np.eye(2)), "m is 0"),
+        (
+            lambda generator: features.make("nystrom", 2, generator=generator, length=-1.0, candidates=np.eye(2)),
+            "length is -1",
+        ),
     ],
 )
 def test_bad_maps_are_refused_by_name(make, message):
@@ -376,7 +379,7 @@ def test_nystrom_is_exact_at_its_landmarks_and_close_between():
 def test_maps_have_a_constant_and_norm_about_one(kind):
     x = np.random.default_rng(0).normal(size=(50, 4))
     phi = features.make(
-        kind, 4, rng=np.random.default_rng(0), m=64, bound=float(np.linalg.norm(x, axis=1).max()), candidates=x
+        kind, 4, generator=np.random.default_rng(0), m=64, bound=float(np.linalg.norm(x, axis=1).max()), candidates=x
     )(x)
     assert np.allclose(phi[:, -1], np.sqrt(0.5))
     assert np.linalg.norm(phi, axis=1).max() < (1.15 if kind == "rff" else 1 + 1e-9)
@@ -386,7 +389,7 @@ def test_median_length_of_a_known_set_and_bad_names():
     assert features.median_length(np.array([[0.0], [1.0], [3.0]])) == 2.0
     assert features.median_length(np.zeros((4, 2))) == 1.0
     with pytest.raises(ValueError, match="linear, rff or nystrom"):
-        features.make("wavelet", 2, rng=np.random.default_rng(0))
+        features.make("wavelet", 2, generator=np.random.default_rng(0))
 
 
 # ---- other models ----------------------------------------------------------------------------------------------------
@@ -427,10 +430,10 @@ def test_neural_bonus_equals_the_gradient_norm_of_autograd():
     from papers.neg_ucb.neural import NeuralUCB
 
     model = NeuralUCB(3, 2, width=8, alpha=1.0)
-    rng = np.random.default_rng(0)
+    generator = np.random.default_rng(0)
     for t in range(25):
-        model.update(rng.normal(size=3), t % 2, float(t % 3 == 0))
-    x = rng.normal(size=(4, 3))
+        model.update(generator.normal(size=3), t % 2, float(t % 3 == 0))
+    x = generator.normal(size=(4, 3))
     mean, bonus = model.ucb(x, 1)
     for row, m, b in zip(model._inputs(x, 1), mean, bonus, strict=True):
         model.net.zero_grad()

@@ -251,7 +251,7 @@ def test_local_search_finds_nearly_the_best_and_never_better(name):
 
         exact = best_bid(score, env, "enumerate")
         for method in ("local", "sample"):
-            found = best_bid(score, env, method, rng=np.random.default_rng(seed))
+            found = best_bid(score, env, method, generator=np.random.default_rng(seed))
             assert env.is_valid(found)
             ratio = score(found[None])[0] / score(env.bids())[exact]
             assert 0.9 < ratio <= 1 + 1e-12

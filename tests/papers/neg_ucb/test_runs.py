@@ -9,7 +9,8 @@ import pytest
 
 from common.errors import Interrupted, UserError
 from common.experiment import launch
-from papers.neg_ucb import anac, environments, features, play, plots, replay, settings
+from common.settings import compose
+from papers.neg_ucb import anac, environments, features, play, plots, replay, settings, worlds
 from papers.neg_ucb.acceptance import NegUCB
 from papers.neg_ucb.negotiation import Optimistic
 from tests.papers.neg_ucb.genius import DOMAIN, PROFILE, write
@@ -21,7 +22,7 @@ def test_interrupted_run_goes_on_to_the_same_figures(monkeypatch):
     line = [*TINY, "methods=[neg_ucb,neural_ucb]", "tasks=[trading]"]
     whole = launch("neg_ucb", line)
     calls = 0
-    original = settings.one_round
+    original = worlds.one_round
 
     def stopped(*args):
         nonlocal calls
@@ -30,11 +31,11 @@ def test_interrupted_run_goes_on_to_the_same_figures(monkeypatch):
             raise Interrupted(130)
         original(*args)
 
-    monkeypatch.setattr(settings, "one_round", stopped)
+    monkeypatch.setattr(worlds, "one_round", stopped)
     with pytest.raises(Interrupted):
         launch("neg_ucb", line)
     folder = Path(os.environ["PAPERS_RUNS"]) / "neg_ucb" / "default" / "latest"
-    monkeypatch.setattr(settings, "one_round", original)
+    monkeypatch.setattr(worlds, "one_round", original)
     resumed = launch("neg_ucb", [f"resume={folder.resolve()}"])
     assert resumed.metrics == whole.metrics
     assert resumed.tables == whole.tables
@@ -44,52 +45,50 @@ def test_interrupted_run_goes_on_to_the_same_figures(monkeypatch):
     ("override", "message"),
     [
         ("parts=[regrets]", "did you mean regret"),
+        ("parts=[]", "parts is empty"),
+        ("parts=[tune,tune]", "tune twice"),
         ("tasks=[alocation_linear]", "did you mean allocation_linear"),
         ("methods=[neg_ubc]", "did you mean neg_ucb"),
         ("seeds=[]", "seeds is empty"),
         ("counterparts=0", "counterparts is 0"),
         ("task_settings.allocation_linear.m=0", "allocation_linear.m is 0"),
-        ("method_settings.random.kind=psychic", "choose random, oracle"),
         ("task_settings.allocation_linear.search={method: guess}", "choose enumerate, local, sample"),
         ("task_settings.allocation_linear.hidden=-1", "allocation_linear.hidden is -1"),
         ("task_settings.allocation_linear.length=-1", "allocation_linear.length is -1"),
         ("task_settings.allocation_linear.tuned={neg_ucb: {alpha: -1}}", "alpha must be at least 0"),
-        ("method_settings.eps_greedy.epsilon=2", r"epsilon in \[0, 1\]"),
+        ("method_settings.eps_greedy.epsilon=2", r"epsilon is 2: give a number in \[0, 1\]"),
         ("cardinality.items=[0]", "cardinality.items is .0.: give at least 2"),
         ("cardinality.items=[]", "cardinality.items is empty"),
-        ("parts=[]", "parts is empty"),
         ("casino.m=0", "casino.m is 0"),
+        ("casino.models.kernel.hidden=-1", "kernel.hidden is -1"),
         ("clusters.counterparts=1", "clusters.counterparts is 1"),
         ("warm_start.logged=[-1]", "warm_start.logged is"),
         ("tune.alphas=[]", "tune.alphas is empty"),
     ],
 )
 def test_bad_settings_are_one_sentence(override, message):
-    methods = [] if override.startswith("methods") else ["methods=[random,eps_greedy,neg_ucb]"]
+    line = [] if override.startswith("methods") else ["methods=[random,eps_greedy,neg_ucb]"]
     with pytest.raises(UserError, match=message):
-        launch(
-            "neg_ucb",
-            [
-                "rounds=3",
-                "threads=1",
-                "device=cpu",
-                *methods,
-                *([] if override.startswith("seeds") else ["seeds=[0]"]),
-                override,
-            ],
-        )
+        settings.check(compose("neg_ucb", "train", [*line, override]))
 
 
-def test_settings_that_end_a_long_run_are_refused_before_its_first_round(monkeypatch):
-    monkeypatch.setattr(settings, "one_round", lambda *args: pytest.fail("a round was played"))
-    for line, message in (
+def test_an_unknown_kind_of_method_is_one_sentence():
+    with pytest.raises(UserError, match="choose random, oracle"):
+        launch("neg_ucb", [*TINY, "methods=[random]", "method_settings.random.kind=psychic"])
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
         (["methods=[random,exact_kernel]", "rounds=3001"], "holds at most 3,000 rounds"),
         (["methods=[random,neg_ubc]"], "did you mean neg_ucb"),
         (["methods=[random]", "parts=[tune]"], "no alpha to tune"),
         (["methods=[random]", "tasks=[allocation_linear,energie]"], "did you mean energy"),
-    ):
-        with pytest.raises(UserError, match=message):
-            launch("neg_ucb", ["seeds=[0]", "threads=1", "device=cpu", *line])
+    ],
+)
+def test_settings_that_do_not_go_together_are_refused_before_the_first_round(line, message):
+    with pytest.raises(UserError, match=message):
+        settings.check(compose("neg_ucb", "train", line))
 
 
 def test_a_large_domain_can_be_searched_as_the_refusal_advises():
@@ -202,9 +201,11 @@ def test_figures_are_drawn():
     import matplotlib.pyplot as plt
 
     plt.close("all")  # other tests may have left theirs
-    rng = np.random.default_rng(0)
-    plots.regret({"random": rng.random((3, 50)).cumsum(1), "neg_ucb": rng.random((3, 50)).cumsum(1)}, "a_task")
-    plots.clusters(rng.normal(size=(6, 2)), np.array([0, 1, 0, 1, 0, 1]))
-    plots.casino({"model": {"q": rng.random(40), "y": (rng.random(40) < 0.7).astype(float)}})
+    generator = np.random.default_rng(0)
+    plots.regret(
+        {"random": generator.random((3, 50)).cumsum(1), "neg_ucb": generator.random((3, 50)).cumsum(1)}, "a_task"
+    )
+    plots.clusters(generator.normal(size=(6, 2)), np.array([0, 1, 0, 1, 0, 1]))
+    plots.casino({"model": {"q": generator.random(40), "y": (generator.random(40) < 0.7).astype(float)}})
     assert len(plt.get_fignums()) == 3
     plt.close("all")

@@ -1,4 +1,4 @@
-"""The other parts behind the claims: each takes (cfg, run), logs its metrics, and draws its figure."""
+"""Parts of a run besides regret and tuning: bids that grow, human offers, hidden states, warm starts, identities."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from papers.neg_ucb.environments.cardinality import Cardinality, ItemMeans
 from papers.neg_ucb.environments.casino import CasinoReplay
 from papers.neg_ucb.kernel import ExactNegUCB
 from papers.neg_ucb.negotiation import Optimistic, Policy, RandomBid, negotiate
-from papers.neg_ucb.settings import method_of, play_out, policy_of, task_of, worlds_of
+from papers.neg_ucb.worlds import method_of, play_out, policy_of, task_of, worlds_of
 
 # ---- a bonus for the bid, or for each of its items: C6 -----------------------------------------------------------------
 
@@ -53,14 +53,14 @@ def cardinality(cfg: Any, run: Run) -> None:
     run.figure("cardinality", plots.cardinality(rows))
 
 
-def _item_policy(name: str, env: Cardinality, options: Any, rng: np.random.Generator) -> Policy:
+def _item_policy(name: str, env: Cardinality, options: Any, generator: np.random.Generator) -> Policy:
     if name == "random":
-        return RandomBid(rng)
+        return RandomBid(generator)
     phi = ItemMeans(env)
     if name == "whole":
-        return Optimistic(baselines.lin_ucb(phi, options.alpha), rng)
+        return Optimistic(baselines.lin_ucb(phi, options.alpha), generator)
     alpha = options.alpha_summed_tuned if name == "summed_tuned" else options.alpha
-    return Optimistic(baselines.C2UCB(phi, env.encoding, alpha, average=name == "averaged"), rng)
+    return Optimistic(baselines.C2UCB(phi, env.encoding, alpha, average=name == "averaged"), generator)
 
 
 # ---- human offers ----------------------------------------------------------------------------------------------------
@@ -71,35 +71,22 @@ def casino(cfg: Any, run: Run) -> None:
     offers, options = data.offers(cfg, run), cfg.casino
     rows, curves = [], {}
     for name, entry in options.models.items():
-
-        def work(entry: Any = entry) -> dict[str, np.ndarray]:
-            env = CasinoReplay(offers=offers)
-            phi = features.make(
-                entry.map,
-                env.dim,
-                rng=run.rng("casino", "map").numpy,
-                m=options.m,
-                bound=env.bound,
-                candidates=env.x[: options.landmarks_from],
-            )
-            model = NegUCB(
-                phi,
-                hidden=entry.hidden,
-                spread=entry.spread,
-                lambda_theta=options.lambda_theta,
-                exploration="greedy",
-                every=options.every,
-                seed=run.seed,
-            )
-            return replay.predict_then_update(env, model)
-
-        kept = run.stage(f"casino.{name}", work)
+        kept = run.stage(f"casino.{name}", _replayed, offers, entry, options, run)
         found = replay.scores(kept["q"], kept["y"])
         rows.append({"model": name, **found})
         run.log({f"casino.{name}": found})
         curves[name] = kept
     run.table("casino", rows)
     run.figure("casino", plots.casino(curves))
+
+
+def _replayed(offers: list[data.Offer], entry: Any, options: Any, run: Run) -> dict[str, np.ndarray]:
+    env = CasinoReplay(offers=offers)
+    phi = features.make(entry.map, env.dim, generator=run.rng("casino", "map").numpy, m=options.m, bound=env.bound,
+                        candidates=env.x[: options.landmarks_from])  # fmt: skip
+    model = NegUCB(phi, hidden=entry.hidden, spread=entry.spread, lambda_theta=options.lambda_theta,
+                   exploration="greedy", every=options.every, seed=run.seed)  # fmt: skip
+    return replay.predict_then_update(env, model)
 
 
 # ---- what the hidden states know ---------------------------------------------------------------------------------------
@@ -111,21 +98,8 @@ def clusters(cfg: Any, run: Run) -> None:
 
     options, task, (seed,) = cfg.clusters, task_of(cfg, "allocation_complementary"), run.seeds([0])
     env = AllocationComplementary(seed=seed, contexts=data.contexts(cfg, run), counterparts=options.counterparts)
-
-    def work() -> dict[str, np.ndarray]:
-        policy = policy_of("neg_ucb", method_of(cfg, "neg_ucb", task), task, env, seed)
-        negotiate(env, policy, options.rounds)
-        model = policy.model  # type: ignore[attr-defined]
-        model.alternate()
-        who, special = model.weights()
-        sample = model.phi(methods.candidates(env, run.seed))
-        return {
-            "who": np.array(who),
-            "special": special @ sample.T,
-            "visits": np.bincount(np.array(who), minlength=len(who)),
-        }
-
-    kept = run.stage("clusters", work)
+    policy = policy_of("neg_ucb", method_of(cfg, "neg_ucb", task), task, env, seed)
+    kept = run.stage("clusters", _states, env, policy, options.rounds, run.seed)
     if len(kept["who"]) < 2:
         raise UserError(f"clusters.rounds is {options.rounds}: only one counterpart was met, give more rounds")
     types = env.types()[kept["who"]]
@@ -140,6 +114,15 @@ def clusters(cfg: Any, run: Run) -> None:
         {"clusters.agreement": max(agree, 1 - agree), "clusters.majority": float(max(types.mean(), 1 - types.mean()))}
     )
     run.figure("clusters", plots.clusters(places, types))
+
+
+def _states(env: Environment, policy: Any, rounds: int, seed: int) -> dict[str, np.ndarray]:
+    """Counterparts met (G,), and what the state of each adds to the shared prediction of a sample of bids (G, bids)."""
+    negotiate(env, policy, rounds)
+    model = policy.model
+    model.alternate()
+    who, special = model.weights()
+    return {"who": np.array(who), "special": special @ model.phi(methods.candidates(env, seed)).T}
 
 
 def warm_start(cfg: Any, run: Run) -> None:
@@ -162,11 +145,11 @@ def warm_start(cfg: Any, run: Run) -> None:
         run.log({"warm_start.ratio": rows[-1]["regret"] / rows[0]["regret"]})
 
 
-def logged(env: Environment, n: int, rng: np.random.Generator) -> tuple[np.ndarray, list[int], np.ndarray]:
+def logged(env: Environment, n: int, generator: np.random.Generator) -> tuple[np.ndarray, list[int], np.ndarray]:
     """n random offers and their answers: x (n, d), counterparts, y (n,). The environment stands where the log ends."""
     x, g, y = np.zeros((n, env.dim)), [], np.zeros(n)
     for t in range(n):
-        bid = env.random_bids(1, rng)
+        bid = env.random_bids(1, generator)
         x[t] = env.features(bid)[0]
         g.append(env.counterpart)
         y[t] = env.respond(bid[0])
@@ -182,14 +165,14 @@ def identities(cfg: Any, run: Run) -> None:
     """Numbers that must be zero whatever the data: the objective never rises, the dual form equals the primal."""
     (seed,) = run.seeds([0])
     env = environments.make("allocation_complementary", seed=seed, contexts=data.contexts(cfg, run))
-    rng = run.rng("identities").numpy
+    generator = run.rng("identities").numpy
     primal_map = features.Polynomial(env.dim, env.bound)
     primal = NegUCB(primal_map, hidden=2, every=10, seed=run.seed)
     dual = ExactNegUCB(primal_map.kernel, hidden=2, every=10, seed=run.seed)
-    watched = NegUCB(features.RandomFourier(env.dim, 48, 1.0, rng), hidden=2, every=10**9, seed=run.seed)
+    watched = NegUCB(features.RandomFourier(env.dim, 48, 1.0, generator), hidden=2, every=10**9, seed=run.seed)
     gap, rise = 0.0, 0.0
     for t in range(cfg.identities.rounds):
-        x, g, bid = env.features(env.bids()), env.counterpart, int(rng.integers(env.n_bids))
+        x, g, bid = env.features(env.bids()), env.counterpart, int(generator.integers(env.n_bids))
         for a, b in zip(primal.ucb(x, g), dual.ucb(x, g), strict=True):
             gap = max(gap, float(np.abs(a - b).max()))
         y = env.respond(env.bids()[bid])
