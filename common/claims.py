@@ -182,7 +182,7 @@ def failing(record: Mapping[str, Any]) -> list[str]:
     Gated claims that do not hold, and gated claims whose needs are met and that nothing measured; none of them where the
     experiment was changed (see `changed`).
     """
-    if changed(record["overrides"]):
+    if changed(record.get("overrides", ())):
         return []
     gated = (claim for claim in record["claims"] if claim["gate"])
     return [claim["id"] for claim in gated if claim["holds"] is False or claim.get("unmeasured")]

@@ -55,8 +55,10 @@ class Line:
 
     @cached_property
     def experiment(self) -> str:
-        """The experiment that is chosen, "a,b" where a sweep has several, or "default"."""
+        """The experiment that is chosen, "a+b" where a sweep lists several, or "default"."""
         chosen = [o for o in self.parsed if o.key_or_group == "exp"]
+        if any(type(o.value()).__name__ == "Glob" for o in chosen):
+            return "several"
         return "+".join(str(value) for o in chosen for value in values(o)) or "default"
 
     @cached_property

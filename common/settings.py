@@ -217,8 +217,9 @@ def compose(paper: str, verb: str, overrides: Sequence[str] | Line = ()) -> Dict
     """The config of a job, every value of it checked. Raises UserError naming what is valid."""
     line = overrides if isinstance(overrides, Line) else lines.of(overrides)
     composed = compose_line(line, catalogue(paper, verb))
-    if composed.sweep and "multirun" not in line.flags:
-        raise UserError(f"{line.experiment} is a sweep over {', '.join(composed.sweep)}: add -m")
+    given = {override.key_or_group for override in line.parsed}
+    if swept := [key for key in composed.sweep if key.lstrip("+") not in given]:
+        raise UserError(f"{line.experiment} is a sweep over {', '.join(swept)}: add -m")
     return composed.cfg
 
 
@@ -232,7 +233,10 @@ def compose_line(line: Line, catalogue: Catalogue) -> Composed:
     sweep = {str(k): str(v) for k, v in (full.hydra.sweeper.get("params") or {}).items()}
     with open_dict(full):
         del full["hydra"]
-    rules = declared(catalogue, chosen)
+    try:
+        rules = declared(catalogue, chosen)
+    except BadRule as error:
+        raise UserError(f"a comment in configs/{catalogue.paper} cannot be read: {error}") from error
     _check_files(full, rules, line, catalogue)
     keys = dict(lines.keys_below(full))
     lines.check_keys(line, catalogue, keys)

@@ -116,10 +116,11 @@ def handled(*numbers: signal.Signals) -> Iterator[None]:
         yield
     finally:
         _state.depth -= 1
+        forget()  # a process may go on: a notebook that was interrupted
         for number, handler in before.items():
             signal.signal(number, handler if handler is not None else signal.SIG_DFL)
 
 
 def forget() -> None:
-    """Take back what a signal asked for: its run has ended and this process goes on."""
+    """Take back what a signal asked for."""
     _state.code, _state.count, _state.told, _state.retry = None, 0, False, False

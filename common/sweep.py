@@ -109,6 +109,8 @@ def load(folder: Path) -> Sweep:
 
 def run(job: Job, given: Line) -> int:
     """Run the sweep that the line describes, or go on with that of resume=; every job runs. Returns the worst exit code."""
+    if given.resume and "multirun" in given.flags:
+        raise UserError("resume= goes on with one run or sweep: leave out -m")
     sweep, cfg, launcher = _resumed(job, given) if given.resume else _planned(job, given)
     sweep.save("running")
     (sweep.folder / STOP).unlink(missing_ok=True)
@@ -132,8 +134,6 @@ def _planned(job: Job, given: Line) -> tuple[Sweep, DictConfig, Line]:
     kept = [o.input_line for o in first.parsed if o.key_or_group in known.groups or line.top(o.key_or_group) in where]
     composed = settings.compose_line(Line(tuple(kept), given.flags), known)
     line.check_keys(given, known, dict(line.keys_below(composed.cfg)))
-    if given.without("resume").overrides != given.overrides:
-        raise UserError("resume= goes on with one run or sweep: leave out -m")
     jobs, swept = line.jobs_of(given, known, composed.sweep)
     refuse_ranks(composed.cfg)
     launcher = Line(tuple(o.input_line for o in given.parsed if line.top(o.key_or_group) in ("launcher", "hydra")))

@@ -1,4 +1,4 @@
-"""Text that every machine has: the source of Python's own standard library.
+"""The standard-library corpus: the source of Python's own library, text that every machine has.
 
 Included: the .py files of the modules named in `sys.stdlib_module_names`. Left out: tests, data tables and GUIs, whose
 regular text flatters a language model (`encodings` alone moves the bits per byte by a tenth), and what differs from
@@ -76,9 +76,10 @@ def load(folder: str | Path | None = None, *, run: Run | None = None) -> Corpus:
         files[name] = content.decode("utf-8", errors="replace")
     if not files:
         raise UserError(
-            f"no standard-library source under {root}: install a Python that ships its .py files, or name a folder that has them"
+            f"no standard-library source under {root}: install a Python that ships its .py files, "
+            "or name a folder that has them"
         )
     corpus = Corpus(files, sha.hexdigest())
     if run is not None:
-        run.record_data("stdlib", "package", corpus.name, corpus.sha256)
+        run.use_data("stdlib", "package", corpus.name, corpus.sha256)
     return corpus

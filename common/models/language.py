@@ -1,25 +1,38 @@
-"""Causal language models and their tokenizers, from a name, a folder or a hub id.
+"""Causal language models and their tokenizers by name, folder or hub id; small ones built and trained from scratch.
+
+    model, tokenizer = language.load("stdlib_lm", run=run)
+    model = language.llama(len(tokenizer), hidden=64, blocks=4, heads=4, context=256, seed=run.rng("init").seed)
+    stream = text.stream("stdlib", tokenizer, run=run)
+    language.fit(model, text.batches(stream, 256, 16, run, "batch"), language.Fit(steps=2000, lr=3e-3), run)
 
 Names: `stdlib_lm` (in this repository, the default), `stories260k` (the mirror), `smollm2_135m` (a package, extra
-`smollm`). Anything else is a local folder or a hub id.
+`smollm`). Anything else is a registry entry, a local folder or a hub id.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock
 
 from common.data.registry import entries, locate
 from common.errors import UserError
-from common.files import ROOT, cache_folder, digest, sha256_of
+from common.files import ROOT, cache_folder, digest, sha256_of, write_json
 from common.run import Run
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
 
 STDLIB_LM = ROOT / "data" / "models" / "stdlib_lm"
 SMOLLM = "SmolLM2-135M-Instruct.Q4_1.gguf"
+DTYPES = ("float32", "bfloat16", "float16")
 
 
 def load(
@@ -35,8 +48,10 @@ def load(
     import torch
     import transformers
 
+    if dtype not in DTYPES:
+        raise UserError(f"dtype is {dtype!r}: choose {', '.join(DTYPES)}")
     folder = find(path, run=run)
-    offline = not (download or (run is not None and run.config.get("data", {}).get("download")))
+    offline = not (download or (run is not None and run.may_download))
     _quiet(transformers)
     config = _config(folder, transformers, offline)
     auto: Any = transformers.AutoModelForCausalLM
@@ -63,7 +78,7 @@ def load(
             f"the weights of {path} do not fit its config.json ({sorted(mismatched)[0]}): get the folder again"
         )
     if run is not None and not Path(folder).is_dir():
-        run.record_data("model", "real", f"{folder}@{getattr(config, '_commit_hash', None)}", None)
+        run.use_data("model", "real", f"{folder}@{getattr(config, '_commit_hash', None)}", None)
     return model.to(device).eval(), tokenizer
 
 
@@ -88,10 +103,36 @@ def find(path: str, *, run: Run | None = None) -> str:
             f"no model at {path!r}: name a folder with config.json and safetensors, a hub id, stdlib_lm, stories260k or smollm2_135m"
         )
     if run is not None:
-        sums = [sha256_of(file) for file in sorted(folder.glob("*.safetensors"))]
+        sums = weight_sums(folder)
         sha = sums[0] if len(sums) == 1 else digest(sums) if sums else None
-        run.record_data(path if path in ("stdlib_lm", "smollm2_135m") else "model", source, folder, sha)
+        run.use_data(path if path in ("stdlib_lm", "smollm2_135m") else "model", source, folder, sha)
     return str(folder)
+
+
+def weight_sums(folder: str | Path) -> list[str]:
+    """The sha256 of each weight file of a folder, in order of their names; [] for a hub id.
+
+    Remembered by path, size and times of change, as 140 GB are not read twice for the sake of a name.
+    """
+    memory = cache_folder() / "weights.json"
+    try:
+        seen = json.loads(memory.read_text())
+    except (OSError, ValueError):
+        seen = {}
+    seen = seen if isinstance(seen, dict) else {}
+    found = {}
+    for file in sorted(Path(folder).glob("*.safetensors")):
+        stat = os.stat(file)
+        state = [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino]
+        known = seen.get(str(file.resolve()))
+        whole = isinstance(known, list) and known[:-1] == state
+        found[str(file.resolve())] = [*state, known[-1] if whole else sha256_of(file)]
+    if any(seen.get(file) != entry for file, entry in found.items()):
+        try:
+            write_json(memory, seen | found)
+        except OSError:
+            pass  # a cache that cannot be written only costs time
+    return [str(entry[-1]) for entry in found.values()]
 
 
 def _config(folder: str, transformers: Any, offline: bool) -> Any:
@@ -186,3 +227,112 @@ def on_meta(architecture: Mapping[str, Any]) -> Any:
         raise UserError(
             f"model.architecture makes no model ({str(error).splitlines()[-1].strip() if str(error) else error!r}): mend its dimensions"
         ) from error
+
+
+# ---- small models from scratch ---------------------------------------------------------------------------------------
+
+
+def llama(vocabulary: int, *, hidden: int, blocks: int, heads: int, context: int, kv_heads: int | None = None,
+          feed_forward: int | None = None, seed: int = 0, **config: Any) -> Any:  # fmt: skip
+    """A LlamaForCausalLM with fresh weights that `seed` decides, its head tied to the embedding.
+
+    feed_forward: 2.5 times hidden if None. config: what else `transformers.LlamaConfig` is to hold.
+    Raises UserError where hidden does not divide into heads of an even size (rotary embeddings turn pairs).
+    """
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from common.rng import seeded
+
+    if hidden % (2 * heads):
+        raise UserError(f"a width of {hidden} is not a multiple of {2 * heads}, twice the number of heads")
+    if heads % (kv_heads or heads):
+        raise UserError(f"{heads} heads cannot share {kv_heads} key/value heads evenly")
+    shape = LlamaConfig(
+        vocab_size=vocabulary, hidden_size=hidden, intermediate_size=feed_forward or 5 * hidden // 2,
+        num_hidden_layers=blocks, num_attention_heads=heads, num_key_value_heads=kv_heads or heads,
+        max_position_embeddings=context, **{"tie_word_embeddings": True} | config,
+    )  # fmt: skip
+    with seeded(seed):
+        return LlamaForCausalLM(shape)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fit:
+    """How a small model is trained: AdamW, its learning rate warmed up and then lowered to zero.
+
+    warmup: steps over which the rate rises linearly. decay: the last part of the steps, over which it falls linearly to zero
+    (0: it stays). clip: longest norm of the gradient. bf16: autocast; the weights stay float32.
+    """
+
+    steps: int
+    lr: float
+    warmup: int = 100
+    decay: float = 0.8
+    weight_decay: float = 0.1
+    betas: tuple[float, float] = (0.9, 0.95)
+    clip: float = 1.0
+    bf16: bool = False
+    log_every: int = 20
+    save_seconds: float = 30.0
+
+    def rate(self, step: int) -> float:
+        """The learning rate of a step, counted from 0."""
+        rising = (step + 1) / self.warmup if self.warmup else 1.0
+        falling = (self.steps - step) / (self.decay * self.steps) if self.decay else 1.0
+        return self.lr * min(1.0, rising, falling)
+
+
+def next_token(model: nn.Module, batch: Tensor) -> Tensor:
+    """Mean cross-entropy of the next token over a batch (b, context) int64: what `fit` lowers unless told otherwise."""
+    return model(input_ids=batch, labels=batch, use_cache=False).loss
+
+
+def fit(
+    model: nn.Module,
+    batch: Callable[[int], Any],
+    how: Fit,
+    run: Run,
+    name: str = "train",
+    *,
+    loss: Callable[[nn.Module, Any], Tensor] = next_token,
+    optimizer: torch.optim.Optimizer | None = None,
+    after: Callable[[int, Tensor], None] | None = None,
+) -> None:
+    """Train a model in place; a killed run goes on from the last saved step, and ends as if nothing had happened.
+
+    batch(step): what the step is trained on, a tensor or anything that `loss` takes, a function of (seed, step) alone
+    (`text.batches`). loss(model, batch): a scalar. optimizer: `adamw` if None. after(steps done, loss): called after each
+    step, to evaluate say. Logs `<name>.loss` every `how.log_every` steps. name: of the loop; each in a run has its own.
+    """
+    import torch
+
+    from common.training import resumable
+
+    device = next(model.parameters()).device
+    optimizer = adamw(model, how) if optimizer is None else optimizer
+    model.train()
+    for step in resumable(run, name, how.steps, {"model": model, "optimizer": optimizer}, how.save_seconds):
+        for group in optimizer.param_groups:
+            group["lr"] = how.rate(step)
+        part = batch(step)
+        part = part.to(device) if isinstance(part, torch.Tensor) else part
+        with torch.autocast(device.type, torch.bfloat16, enabled=how.bf16):
+            value = loss(model, part)
+        value.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), how.clip)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        if (step + 1) % how.log_every == 0:
+            run.log({f"{name}.loss": value.item()}, step=step + 1)
+        if after is not None:
+            after(step + 1, value)
+
+
+def adamw(model: nn.Module, how: Fit) -> torch.optim.Optimizer:
+    """AdamW as language models are trained: matrices are decayed, norms and biases are not."""
+    import torch
+
+    decayed = [p for p in model.parameters() if p.ndim == 2]
+    others = [p for p in model.parameters() if p.ndim != 2]
+    groups = [{"params": decayed, "weight_decay": how.weight_decay}, {"params": others, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=how.lr, betas=how.betas, fused=True)

@@ -78,6 +78,38 @@ def test_clean_shows_first_and_spares_what_is_done_or_in_use(toy_paper, capsys, 
     assert done.folder.exists()
 
 
+def test_clean_deletes_only_what_a_run_has_made(toy_paper, capsys, tmp_path):
+    runs, outside = tmp_path / "runs", tmp_path / "others" / "r1"
+    mine = runs / "a" / "b" / "thesis"
+    for folder in (mine, outside):
+        folder.mkdir(parents=True)
+        (folder / "result.json").write_text('{"schema": 1, "status": "failed"}')
+        (folder / "precious.txt").write_text("precious")
+    failed = launch("toy")
+    record = json.loads((failed.folder / "result.json").read_text()) | {"status": "failed"}
+    (failed.folder / "result.json").write_text(json.dumps(record))
+    (runs / "toy" / "linked").symlink_to(outside.parent)
+    assert call(capsys, "clean", "--yes", "--runs", str(runs))[0] == 0
+    assert (mine / "precious.txt").exists()
+    assert (outside / "precious.txt").exists()
+    assert not failed.folder.exists()
+    code, _, err = call(capsys, "clean", "--runs", "", "--yes")
+    assert (code, err.count("\n")) == (2, 1)
+
+
+def test_list_survives_a_damaged_experiment_file(toy_paper, capsys):
+    from common.catalogue import folder_of
+
+    path = folder_of("configs.toy") / "exp" / "zz_bad.yaml"
+    path.write_bytes(b"\xff\xfe")
+    try:
+        code, out, _ = call(capsys, "list", "--json")
+        assert code == 0
+        assert "toy" in {paper["name"] for paper in json.loads(out)}
+    finally:
+        path.unlink()
+
+
 def test_doctor_says_what_is_here(capsys):
     code, out, _ = call(capsys, "doctor")
     assert code == 0

@@ -157,6 +157,55 @@ def test_a_run_leaves_the_process_as_it_was(toy_paper, monkeypatch):
     assert not torch.are_deterministic_algorithms_enabled()
 
 
+def test_a_run_puts_threads_modes_and_generators_back(toy_paper):
+    import random
+
+    import numpy as np
+    import torch
+    from threadpoolctl import threadpool_info
+
+    def state():
+        pools = sorted((pool["filepath"], pool["num_threads"]) for pool in threadpool_info())
+        return torch.get_num_threads(), torch.is_deterministic_algorithms_warn_only_enabled(), pools
+
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        launch("toy", ["+exp=smoke"])  # whatever it imports is imported
+        before = state()
+        random.seed(1), np.random.seed(1), torch.manual_seed(1)  # noqa: NPY002
+        expected = random.random(), np.random.rand(), torch.rand(1)  # noqa: NPY002
+        random.seed(1), np.random.seed(1), torch.manual_seed(1)  # noqa: NPY002
+        launch("toy", ["+exp=smoke", "threads=1"])
+        assert state() == before
+        assert torch.are_deterministic_algorithms_enabled()
+        assert (random.random(), np.random.rand(), torch.rand(1)) == expected  # noqa: NPY002
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_a_secret_of_the_environment_is_not_kept(toy_paper, monkeypatch):
+    monkeypatch.setenv("MY_API_KEY", "s3cret-s3cret")
+    result = launch("toy", ["+exp=smoke", "label=${oc.env:MY_API_KEY}"])
+    assert "s3cret" not in (result.folder / "result.json").read_text()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"wall_s": "x"}, {"overrides": None}, {"config": None}, {"status": 3}, {"data": [1]}, {"tables": {"a": 1}}, {"metrics": {"a": "b"}},
+     {"claims": [1]}, {"notes": [1]}, {"seed": True}],
+)  # fmt: skip
+def test_an_edited_record_is_damaged_and_says_so(toy_paper, change):
+    result = launch("toy", ["+exp=smoke"])
+    record = json.loads((result.folder / "result.json").read_text()) | {"status": "running"} | change
+    (result.folder / "result.json").write_text(json.dumps(record))
+    with pytest.raises(UserError, match="damaged"):
+        launch("toy", [f"resume={result.folder}"])
+    (result.folder / "result.json").unlink()
+    os.mkfifo(result.folder / "result.json")
+    with pytest.raises(UserError, match="regular file"):
+        launch("toy", [f"resume={result.folder}"])
+
+
 def test_run_folder_below_a_file_is_refused(toy_paper, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"paths\.runs"):
