@@ -84,7 +84,8 @@ def read_rule(comment: str, mapping: bool = False) -> tuple[Rule, dict[str, Rule
     head, _, rest = comment.partition(";")
     if old := re.match(r"(str|int|float|bool|list|dict)\s*:\s*(.*)", comment):
         return Rule(kind=old[1]), {}, old[2]
-    rule, inner = Rule(), {}
+    rule = Rule()
+    inner: dict[str, Rule] = {}
     items = [item.strip() for item in ITEM.findall(head)] if head.strip() else []
     for item in items:
         if (more := _read_item(item, rule)) is not None:
@@ -342,7 +343,7 @@ def check(cfg: DictConfig, rules: Mapping[str, Declared]) -> None:
     """Raise UserError for the first value of a resolved config that its comment does not allow."""
     from omegaconf import OmegaConf
 
-    whole = OmegaConf.to_container(cfg)
+    whole: Any = OmegaConf.to_container(cfg)
     for name, value in _leaves(whole, rules):
         entry = rules.get(name)
         if entry is None:

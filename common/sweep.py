@@ -325,7 +325,7 @@ def _launch_with_hydra(task: Callable[[Any], int], launcher: Line, count: int, f
             plugin = Plugins.instance().instantiate_launcher(
                 hydra_context=context,
                 task_function=task,
-                config=cfg,  # type: ignore[arg-type]
+                config=cfg,
             )
             for outcome in plugin.launch([[] for _ in range(count)], initial_job_idx=0):
                 _ = outcome.return_value  # raises what a job has raised

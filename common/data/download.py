@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import http.client
+import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
@@ -17,6 +19,8 @@ from common.errors import UserError
 
 BLOCK = 1 << 20
 TIMEOUT = 30.0  # seconds without a byte
+SLOWEST = 1024  # bytes a second, over the last minute: a transfer that drips is as good as none
+WINDOW = 60.0  # seconds
 
 
 class _SameHost(urllib.request.HTTPRedirectHandler):
@@ -47,6 +51,13 @@ def fetch(entry: Entry, timeout: float = TIMEOUT) -> Path:
 
 def fetch_file(file: File, target: Path, timeout: float = TIMEOUT) -> None:
     """Download one file to `target`, through `target`.part; nothing to do where it is there and right."""
+    try:
+        address = urlparse(str(file.url))
+        _ = address.port
+    except ValueError:
+        address = urlparse("")
+    if address.scheme not in ("http", "https") or not address.hostname:
+        raise UserError(f"{file.url} is no address that can be fetched: mend it in the registry (https://host/path)")
     part = target.with_name(target.name + ".part")
     target.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{target}.lock"):  # two processes must not write one file
@@ -56,7 +67,13 @@ def fetch_file(file: File, target: Path, timeout: float = TIMEOUT) -> None:
 
 def _fetch_locked(file: File, target: Path, part: Path, timeout: float) -> None:
     try:
-        _transfer(file, part, timeout)
+        try:
+            _transfer(file, part, timeout)
+        except urllib.error.HTTPError as error:
+            if error.code != 416:  # the part is no beginning of what is there now: from the start
+                raise
+            part.unlink(missing_ok=True)
+            _transfer(file, part, timeout)
         found = files.sha256_of(part)
         if found != file.sha256:
             part.unlink()
@@ -64,6 +81,8 @@ def _fetch_locked(file: File, target: Path, part: Path, timeout: float) -> None:
                 f"checksum mismatch: {file.url} gave sha256 {found[:12]}..., expected {file.sha256[:12]}...; the file there has changed"
             )
         part.replace(target)
+    except (ValueError, http.client.InvalidURL) as error:
+        raise UserError(f"{file.url} is no address that can be fetched ({error}): mend it in the registry") from None
     except urllib.error.HTTPError as error:
         raise UserError(
             f"{file.url} answers {error.code} {error.reason}: get the file by hand and put it at {target}"
@@ -94,9 +113,10 @@ def _transfer(file: File, part: Path, timeout: float) -> None:
     with urllib.request.build_opener(_SameHost).open(request, timeout=timeout) as response:
         resumed = have and response.status == 206
         with open(part, "ab" if resumed else "wb") as output:
-            blocks = iter(lambda: response.read(BLOCK), b"")
             for block in progress.track(
-                blocks, f"fetch {part.stem}", -(-(file.bytes - (have if resumed else 0)) // BLOCK)
+                _blocks(response, str(file.url)),
+                f"fetch {part.stem}",
+                -(-(file.bytes - (have if resumed else 0)) // BLOCK),
             ):
                 output.write(block)
                 if output.tell() > file.bytes:
@@ -106,3 +126,33 @@ def _transfer(file: File, part: Path, timeout: float) -> None:
         raise UserError(
             f"{file.url} ended early ({part.stat().st_size:,} of {file.bytes:,} bytes): call again, it goes on from there"
         )
+
+
+def _blocks(response: Any, url: str) -> Iterator[bytes]:
+    """What a server sends, in blocks of BLOCK bytes, the last shorter; what came before a break is given first.
+
+    Raises UserError where a minute has brought less than SLOWEST bytes a second.
+    """
+    block = bytearray()
+    begun, came = time.monotonic(), 0
+    broken: Exception | None = None
+    while True:
+        try:
+            piece = response.read1(BLOCK)
+        except (OSError, http.client.HTTPException) as error:
+            piece, broken = b"", error
+        block += piece
+        came += len(piece)
+        if block and (len(block) >= BLOCK or not piece):
+            yield bytes(block)
+            block.clear()
+        if broken is not None:
+            raise broken
+        if not piece:
+            return
+        if (passed := time.monotonic() - begun) >= WINDOW:
+            if came < SLOWEST * passed:
+                raise UserError(
+                    f"{url} sends less than {SLOWEST} bytes a second: try again later, what was fetched is kept"
+                )
+            begun, came = time.monotonic(), 0

@@ -167,6 +167,15 @@ class Server(http.server.BaseHTTPRequestHandler):
             self.send_response(302)
             self.send_header("Location", "/thing")
             self.end_headers()
+        elif self.path == "/changed" and self.headers.get("Range"):
+            self.send_error(416)
+        elif self.path == "/drip":
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(CONTENT)))
+            self.end_headers()
+            for _ in range(40):
+                self.wfile.write(b"x")
+                time.sleep(0.05)
         elif self.path == "/silent":
             time.sleep(1.5)
         else:
@@ -231,6 +240,27 @@ def test_each_refusal_is_one_sentence(server, path, message):
 
 def test_redirect_within_the_host_is_followed(server):
     assert download.fetch(make_entry(f"{server}/moved")).read_bytes() == CONTENT
+
+
+def test_a_part_that_the_server_does_not_know_starts_over(server, tmp_path):
+    part = tmp_path / "cache" / "data" / "things" / "thing.bin.part"
+    part.parent.mkdir(parents=True)
+    part.write_bytes(b"of another version")
+    assert download.fetch(make_entry(f"{server}/changed")).read_bytes() == CONTENT
+
+
+def test_a_server_that_drips_is_left(server, monkeypatch):
+    monkeypatch.setattr(download, "WINDOW", 0.3)
+    with pytest.raises(UserError, match="bytes a second"):
+        download.fetch(make_entry(f"{server}/drip"))
+
+
+@pytest.mark.parametrize(
+    "url", ["nowhere", "ftp://x/y", "http://", "http://[::1", "http://a b/c", "http://x:port/", "file:///etc/passwd"]
+)
+def test_a_malformed_address_is_refused(url):
+    with pytest.raises(UserError, match="no address"):
+        download.fetch(make_entry(url))
 
 
 def test_unreachable_server_is_said(thing):
