@@ -25,8 +25,11 @@ class FeatureMap(Protocol):
 
 def gaussian(x: np.ndarray, z: np.ndarray, length: float) -> np.ndarray:
     """k(x, z) = exp(-||x - z||^2 / (2 length^2)). x: (n, d), z: (k, d) -> (n, k)."""
-    squared = (x**2).sum(1)[:, None] + (z**2).sum(1) - 2 * x @ z.T
-    return np.exp(np.maximum(squared, 0) / (-2 * length**2))
+    squared = (x**2).sum(1)[:, None] + (z**2).sum(1)
+    squared -= 2 * x @ z.T
+    np.maximum(squared, 0, out=squared)
+    squared /= -2 * length**2
+    return np.exp(squared, out=squared)
 
 
 def with_constant(kernel):
@@ -136,7 +139,7 @@ class Nystrom:
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
         phi = np.full((len(x), self.dim), HALF)
-        phi[:, :-1] = gaussian(x, self.Z, self.length) @ self.root * HALF
+        np.multiply(gaussian(x, self.Z, self.length) @ self.root, HALF, out=phi[:, :-1])
         return phi
 
     def state_dict(self) -> dict[str, Any]:

@@ -29,8 +29,11 @@ def candidates(env: Environment, seed: int, n: int = 400) -> np.ndarray:
     return np.concatenate(rows)
 
 
-def feature_map(env: Environment, kind: str, seed: int, m: int, length: float):
+def feature_map(env: Environment, kind: str, seed: int, m: int, length: float, stretch: float = 1.0):
+    """The map of a method. length 0: the median distance; stretch: a factor of it."""
     sample = candidates(env, seed) if kind != "linear" else None
+    if sample is not None:
+        length = stretch * (length or features.median_length(sample))
     return features.make(
         kind,
         env.dim,
@@ -90,7 +93,7 @@ def model(kind: str, options: dict[str, Any], env: Environment, seed: int, task:
 
         kernel = features.with_constant(lambda x, z: features.gaussian(x, z, length))
         return ExactNegUCB(kernel, alpha_theta=alpha, alpha_h=alpha / 3, every=task["every"], seed=seed, **options)
-    phi = feature_map(env, chosen, seed, task["m"], task["length"])
+    phi = feature_map(env, chosen, seed, task["m"], task["length"], options.pop("stretch", 1.0))
     if kind == "ridge":
         return NegUCB(phi, alpha_theta=alpha, alpha_h=alpha / 3, every=task["every"], seed=seed, **options)
     if kind == "per_counterpart":

@@ -1,4 +1,4 @@
-"""Every method in every task: regret, acceptance, and how they grow (claims C1 to C5); and the tuning that came before."""
+"""Regret and acceptance of every method in every task, and their growth (claims C1 to C5)."""
 
 from __future__ import annotations
 
@@ -84,25 +84,3 @@ def comparisons(figures: dict[str, dict[str, float]], found: dict[str, list[dict
         if name in figures:
             ratios[f"neg_over_{name}"] = own / max(figures[name]["regret"], 1e-12)
     return ratios
-
-
-def tune(cfg: Any, run: Run) -> None:
-    """The same grid of alpha for every method that has one, on seeds that no claim uses: which value goes into the config."""
-    rows = []
-    for task in [task_of(cfg, name) for name in cfg.tasks]:
-        name, world = task["name"], worlds_of(cfg, run, task)
-        for method in run.progress(list(cfg.methods), f"tune {name}"):
-            mean = {}
-            for alpha in cfg.tune.alphas:
-                entry, runs = method_of(cfg, method, task) | {"alpha": alpha}, []
-                for seed in run.seeds(cfg.tune.seeds):
-                    env = world(seed)
-                    policy = policy_of(method, entry, task, env, seed)
-                    kept = play_out(run, f"tune.{name}.{method}.{alpha}.{seed}", env, policy, task["rounds"])
-                    runs.append(kept["regret"])
-                mean[alpha] = float(np.mean(runs))
-            best = min(mean, key=mean.__getitem__)
-            rows.append(
-                {"task": name, "method": method, "best_alpha": best, **{f"alpha {a}": v for a, v in mean.items()}}
-            )
-    run.table("tune", rows)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from common.errors import UserError
+from common.errors import UserError, choose
 from papers.neg_ucb.kernel import CAP
 from papers.neg_ucb.worlds import method_of, task_of
 
@@ -22,5 +22,15 @@ def check(cfg: Any) -> None:
                     f"method {method} holds at most {CAP:,} rounds, not {task['rounds']:,}: "
                     "leave it out of methods, or take kernel_ucb"
                 )
-            if "tune" in cfg.parts and "alpha" not in entry:
-                raise UserError(f"method {method} has no alpha to tune: leave it out of methods")
+    if "tune" in cfg.parts:
+        _check_tuning(cfg)
+
+
+def _check_tuning(cfg: Any) -> None:
+    for method in cfg.methods:
+        if method not in cfg.tune.settings:
+            raise UserError(f"tune.settings has nothing to tune of {method}: leave it out of methods")
+        for name in cfg.tune.settings[method]:
+            choose(f"tune.settings.{method}", name, cfg.tune.space)
+    if both := set(cfg.tune.seeds) & set(cfg.tune.final_seeds):
+        raise UserError(f"tune.seeds and tune.final_seeds share {min(both)}: they are worlds of two rungs")

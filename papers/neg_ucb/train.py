@@ -8,7 +8,7 @@ from common.experiment import Run, main, run_parts
 
 
 def train(cfg: Any, run: Run) -> None:
-    from papers.neg_ucb import dry, parts, play, regret, settings
+    from papers.neg_ucb import dry, parts, play, regret, settings, tune
 
     settings.check(cfg)
     if cfg.run.dry:
@@ -21,7 +21,7 @@ def train(cfg: Any, run: Run) -> None:
         "casino": parts.casino,  # human offers: predicted, then learnt
         "clusters": parts.clusters,  # what the hidden states say of the counterparts
         "warm_start": parts.warm_start,  # logged offers before the first negotiation
-        "tune": regret.tune,  # the same grid of alpha for every method, on seeds of its own
+        "tune": tune.tune,  # as many trials for every method, on worlds of their own
         "play": play.play,  # you are the counterpart
     })  # fmt: skip
 

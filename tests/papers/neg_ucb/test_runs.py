@@ -63,7 +63,7 @@ def test_interrupted_run_goes_on_to_the_same_figures(monkeypatch):
         ("casino.models.kernel.hidden=-1", "kernel.hidden is -1"),
         ("clusters.counterparts=1", "clusters.counterparts is 1"),
         ("warm_start.logged=[-1]", "warm_start.logged is"),
-        ("tune.alphas=[]", "tune.alphas is empty"),
+        ("tune.space.alpha=[]", "tune.space.alpha is empty"),
     ],
 )
 def test_bad_settings_are_one_sentence(override, message):
@@ -82,7 +82,7 @@ def test_an_unknown_kind_of_method_is_one_sentence():
     [
         (["methods=[random,exact_kernel]", "rounds=3001"], "holds at most 3,000 rounds"),
         (["methods=[random,neg_ubc]"], "did you mean neg_ucb"),
-        (["methods=[random]", "parts=[tune]"], "no alpha to tune"),
+        (["methods=[random]", "parts=[tune]"], "nothing to tune of random"),
         (["methods=[random]", "tasks=[allocation_linear,energie]"], "did you mean energy"),
     ],
 )
