@@ -1,4 +1,4 @@
-"""In-context Convergence of Transformers: Huang, Cheng and Liang, ICML 2024 (arXiv 2310.05249)."""
+"""ICL convergence: In-context Convergence of Transformers (Huang, Cheng and Liang, ICML 2024)."""
 
 from common.lazy import exports
 

@@ -31,13 +31,13 @@ def gradient(quick: bool = False) -> list[dict[str, Any]]:
     Qf = np.random.default_rng(0).normal(size=(K, K)) * 0.3 + 2 * np.eye(K)
     exact = population_gradient(Qf, p, N, "counts_mc", 256 if quick else 20_000, np.random.default_rng(1))
     model = SoftmaxICL(K, K).set_bilinear(Qf, V)
-    rng, generator = np.random.default_rng(2), torch.Generator().manual_seed(2)
+    counts, tokens = np.random.default_rng(2), torch.Generator().manual_seed(2)
 
     def by_counts() -> Any:
-        return population_gradient(Qf, p, N, "counts_mc", samples, rng)
+        return population_gradient(Qf, p, N, "counts_mc", samples, counts)
 
     def by_tokens() -> Any:
-        prompts = sample_prompts(batch, N, p, V, generator)
+        prompts = sample_prompts(batch, N, p, V, tokens)
         model.zero_grad()
         squared_loss(model.predict(prompts.x, prompts.y, prompts.x_q), prompts.y_q).mean().backward()
         assert model.Q.grad is not None

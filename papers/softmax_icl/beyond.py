@@ -37,7 +37,7 @@ def spectrum(cfg: Any, run: Run) -> None:
             raise UserError(
                 f"spectrum.eps is {part.eps}: at s = {s:g} a feature has a loss of {start:.3g} before training, give less"
             )
-        times = run.stage(f"flow{s:g}", partial(_learning_times, p, part.eps))
+        times = run.stage(f"flow{s:g}", _learning_times, p, part.eps)
         row: dict[str, Any] = {"s": s, "t_first": times[0], "t_last": times[-1]}
         if s > 0:  # with s = 0 all frequencies are equal
             row["slope"] = log_slope(p[part.K // 2 :].tolist(), times[part.K // 2 :].tolist())
@@ -67,37 +67,35 @@ def _learning_times(p: NDArray, eps: float) -> NDArray:
 def phase_diagram(cfg: Any, run: Run) -> None:
     """Where four phases exist, in (K, p_1): how many have positive length, and how far the dominant feature is un-learned."""
     part = cfg.phase_diagram
-    if not 0 < part.p1_min < part.p1_max < 1:
-        raise UserError(f"phase_diagram.p1_min is {part.p1_min} and p1_max {part.p1_max}: they must rise within (0, 1)")
-    if not 3 <= part.K_min < part.K_max:
-        raise UserError(f"phase_diagram.K_min is {part.K_min} and K_max {part.K_max}: they must rise from 3 at least")
     all_K = np.unique(np.geomspace(part.K_min, part.K_max, part.points).round().astype(int))
     all_p1 = np.geomspace(part.p1_min, part.p1_max, part.points)
 
-    def measure() -> list[dict[str, Any]]:
-        rows = []
-        for K in run.progress([int(K) for K in all_K], "phase diagram"):
-            for p1 in all_p1[all_p1 * K >= 1 - 1e-9]:
-                path = integrate_flow(K, float(p1), part.eps)
-                found = phases(path, part.eps)
-                switch = found[0].end
-                if switch is None or not path.t[-1]:
-                    raise UserError(
-                        f"phase_diagram.eps is {part.eps}: at K = {K} a query has that loss before its first phase ends"
-                    )
-                rows.append({
-                    "K": K, "p1": float(p1), "phases": sum(bool(phase.length) for phase in found), "switch_share": switch / path.t[-1],
-                    "B1_over_lnK": path.at(switch, "B1") / math.log(K),
-                })  # fmt: skip
-        return rows
-
-    rows = run.stage("phase_diagram", measure)
+    rows = run.stage("phase_diagram", _count_phases, part, all_K, all_p1, run)
     run.table("phase_diagram", rows)
     thresholds = {int(K): closed_form.unlearning_threshold(int(K)) for K in all_K}
     agree = [(row["switch_share"] > 0) == (row["p1"] > thresholds[row["K"]]) for row in rows]
     run.log({"phase_diagram": {f"points_with_{n}": sum(row["phases"] == n for row in rows) for n in (1, 2, 3, 4)}})
     run.log({"phase_diagram.threshold_agreement": float(np.mean(agree))})
     run.figure("phase_diagram", plots.phase_diagram(rows, thresholds))
+
+
+def _count_phases(part: Any, all_K: NDArray, all_p1: NDArray, run: Run) -> list[dict[str, Any]]:
+    """A row for each K and each p_1 >= 1/K. Raises UserError where eps is too large for phases to be seen."""
+    rows = []
+    for K in run.progress([int(K) for K in all_K], "phase diagram"):
+        for p1 in all_p1[all_p1 * K >= 1 - 1e-9]:
+            path = integrate_flow(K, float(p1), part.eps)
+            found = phases(path, part.eps)
+            switch = found[0].end
+            if switch is None or not path.t[-1]:
+                raise UserError(
+                    f"phase_diagram.eps is {part.eps}: at K = {K} a query has that loss before its first phase ends"
+                )
+            rows.append({
+                "K": K, "p1": float(p1), "phases": sum(bool(phase.length) for phase in found), "switch_share": switch / path.t[-1],
+                "B1_over_lnK": path.at(switch, "B1") / math.log(K),
+            })  # fmt: skip
+    return rows
 
 
 def finite_n(cfg: Any, run: Run) -> None:
@@ -169,8 +167,7 @@ def optimisers(cfg: Any, run: Run) -> None:
     curves: dict[str, NDArray] = {}
     for name, make, rates, queries, basis in runs:
         for lr in rates:
-            measure = partial(optimiser_losses, p, bases[basis], partial(make, lr=lr), part.steps, part.eps, queries)
-            losses = run.stage("optimiser", measure, key=[name, lr])
+            losses = run.stage("optimiser", optimiser_losses, p, bases[basis], partial(make, lr=lr), part.steps, part.eps, queries, key=[name, lr])  # fmt: skip
             steps = np.arange(len(losses), dtype=float)
             times = [time_to(steps, losses[:, i], part.eps) for i in (0, 1)]
             ratio = times[1] / times[0] if times[0] and times[1] else None

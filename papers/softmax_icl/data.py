@@ -7,6 +7,8 @@ label and feature noise, coherent features, a finite set of tasks.
 
 from __future__ import annotations
 
+import zipfile
+import zlib
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,6 +19,8 @@ from torch import Tensor
 
 from papers.softmax_icl.laws import check_frequencies, check_length, whole
 
+# what numpy and zipfile raise for a file that is no .npz, or no whole one
+UNREADABLE = (OSError, ValueError, EOFError, KeyError, TypeError, RuntimeError, zipfile.BadZipFile, zlib.error)
 TASK_LAWS = ("gaussian", "rademacher", "sphere")
 
 
@@ -149,13 +153,20 @@ def save_prompts(path: str | Path, prompts: Prompts) -> None:
 def load_prompts(path: str | Path) -> Prompts:
     """Read what `save_prompts` wrote, or any .npz with x (B, N, d), y (B, N), x_q (B, d), y_q (B,); feat and feat_q may lack.
 
-    Raises ValueError where the file is not such an archive.
+    Raises ValueError where the file is not such an archive: cut short, empty, of another kind, with other shapes, with text,
+    complex numbers, NaN or infinities.
     """
+    if Path(path).exists() and not Path(path).is_file():  # a fifo would be waited for
+        raise ValueError(f"{path} is no file: give an .npz")
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        loaded = np.load(path, allow_pickle=False)
+        if not isinstance(loaded, np.lib.npyio.NpzFile):
+            raise ValueError("it holds one array, as .npy does")
+        with loaded as archive:
             arrays = {name: np.asarray(archive[name]) for name in archive.files}
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{path} cannot be read as .npz: {error}") from None
+    except UNREADABLE as error:
+        what = " ".join(str(error).split())[:120] or type(error).__name__
+        raise ValueError(f"{path} cannot be read as .npz ({what}): save x, y, x_q and y_q with np.savez") from None
     if missing := [name for name in ("x", "y", "x_q", "y_q") if name not in arrays]:
         raise ValueError(f"{path} lacks the array {missing[0]}: x, y, x_q and y_q are needed")
     x = arrays["x"]
@@ -167,5 +178,17 @@ def load_prompts(path: str | Path) -> Prompts:
     for name, shape in {"y": (B, N), "x_q": (B, d), "y_q": (B,), "feat": (B, N), "feat_q": (B,)}.items():
         if arrays[name].shape != shape:
             raise ValueError(f"{path}: {name} has shape {arrays[name].shape}, expected {shape} to go with x")
+    for name, array in arrays.items():
+        if name in ("x", "y", "x_q", "y_q", "feat", "feat_q") and array.dtype.kind not in (
+            "iu" if name.startswith("feat") else "iuf"
+        ):
+            kind = "whole numbers" if name.startswith("feat") else "numbers"
+            raise ValueError(f"{path}: {name} is of type {array.dtype}: give {kind}")
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise ValueError(
+                f"{path}: {name} has {int((~np.isfinite(array)).sum())} entries that are NaN or infinite: leave such prompts out"
+            )
+    if not B:
+        raise ValueError(f"{path} has no prompt: give at least one")
     floats = [torch.as_tensor(arrays[name], dtype=torch.float64) for name in ("x", "y", "x_q", "y_q")]
     return Prompts(*floats, *(torch.as_tensor(arrays[name], dtype=torch.int64) for name in ("feat", "feat_q")))

@@ -31,9 +31,9 @@ class Descent:
         self.watched: dict[str, list[NDArray]] = {name: [] for name in WATCHED}
         self.snapshots: list[tuple[float, NDArray]] = []
 
-    def direction(self, rng: np.random.Generator) -> tuple[NDArray, NDArray]:
-        """(-dL/dQf (K, K), L_k (K,)) at Qf, on counts drawn from rng where they are drawn."""
-        law = self.law or count_law(self.p, self.N, self.mode, self.samples, rng)
+    def direction(self, generator: np.random.Generator) -> tuple[NDArray, NDArray]:
+        """(-dL/dQf (K, K), L_k (K,)) at Qf, on counts drawn from `generator` where they are drawn."""
+        law = self.law or count_law(self.p, self.N, self.mode, self.samples, generator)
         return descent_direction(self.Qf, self.p, *law)
 
     def watch(self, t: float, direction: NDArray, L_k: NDArray, snapshot: bool = False) -> None:
@@ -79,14 +79,17 @@ def descend(
 ) -> Descent:
     """Take `steps` steps; step i draws its counts from run.rng(name, "counts", i). Returns `descent`, trained.
 
-    The first `watch_first` steps are watched, and every `watch_every`-th.
+    The first `watch_first` steps are watched, and every `watch_every`-th. The mean loss is a curve, `<name>.loss`, of some 200 points.
     A run that is killed goes on from its last checkpoint and ends at the same figures.
     """
     snapshot_every = max(1, steps // snapshots) if snapshots else 0
+    log_every = max(1, steps // 200)
     for i in resumable(run, name, steps, {"descent": descent}):
         direction, L_k = descent.direction(run.rng(name, "counts", i).numpy)
         snapshot = bool(snapshots) and i % snapshot_every == 0
         if i < watch_first or i % watch_every == 0 or snapshot:
             descent.watch(descent.lr * i, direction, L_k, snapshot)
+        if i % log_every == 0 or i == steps - 1:
+            run.log({f"{name}.loss": float(descent.p @ L_k)}, step=i)
         descent.Qf = descent.Qf + descent.lr * direction
     return descent

@@ -24,46 +24,46 @@ MOST_COUNT_VECTORS = 1_000_000
 
 
 def population_gradient(Qf: ArrayLike, p: ArrayLike, N: int, mode: str = "exact", samples: int | None = None,
-                        rng: np.random.Generator | None = None) -> NDArray:  # fmt: skip
+                        generator: np.random.Generator | None = None) -> NDArray:  # fmt: skip
     """dL/dQf (K, K); -dL/dQf[k, k] is alpha_k and -dL/dQf[n, k] is beta_{k,n} of the paper.
 
-    Qf (K, K), p (K,), N examples a prompt. mode: exact (small K and N) | counts_mc (`samples` draws from `rng`) |
+    Qf (K, K), p (K,), N examples a prompt. mode: exact (small K and N) | counts_mc (`samples` draws from `generator`) |
     infinite_prompt (N ignored). Every column sums to zero. Raises ValueError for arguments that do not fit.
     """
-    Qf, p, counts, weights = _prepared(Qf, p, N, mode, samples, rng)
+    Qf, p, counts, weights = _prepared(Qf, p, N, mode, samples, generator)
     return -descent_direction(Qf, p, counts, weights)[0]
 
 
 def population_loss(Qf: ArrayLike, p: ArrayLike, N: int, mode: str = "exact", samples: int | None = None,
-                    rng: np.random.Generator | None = None) -> tuple[float, NDArray]:  # fmt: skip
+                    generator: np.random.Generator | None = None) -> tuple[float, NDArray]:  # fmt: skip
     """(L, L_k): the loss and the loss of each query feature (K,). Arguments as for `population_gradient`."""
-    Qf, p, counts, weights = _prepared(Qf, p, N, mode, samples, rng)
+    Qf, p, counts, weights = _prepared(Qf, p, N, mode, samples, generator)
     L_k = descent_direction(Qf, p, counts, weights)[1]
     return float(p @ L_k), L_k
 
 
 def attention_scores(Qf: ArrayLike, p: ArrayLike, N: int, mode: str = "exact", samples: int | None = None,
-                     rng: np.random.Generator | None = None) -> NDArray:  # fmt: skip
+                     generator: np.random.Generator | None = None) -> NDArray:  # fmt: skip
     """E[Attn_n | x_q = v_k] as a (K, K) array: rows n, columns k, which sum to one. Arguments as for `population_gradient`."""
-    Qf, p, counts, weights = _prepared(Qf, p, N, mode, samples, rng)
+    Qf, p, counts, weights = _prepared(Qf, p, N, mode, samples, generator)
     return sum(np.einsum("c,cnk->nk", w, attention(Qf, c)) for c, w in _chunks(counts, weights, len(p)))
 
 
-def _prepared(Qf, p, N, mode, samples, rng) -> tuple[NDArray, NDArray, NDArray, NDArray]:
+def _prepared(Qf, p, N, mode, samples, generator) -> tuple[NDArray, NDArray, NDArray, NDArray]:
     p = check_frequencies(p)
     Qf = np.asarray(Qf, float)
     if Qf.shape != (len(p), len(p)):
         raise ValueError(f"Qf has shape {Qf.shape}, expected {(len(p), len(p))} to go with p")
     if not np.isfinite(Qf).all():
         raise ValueError("Qf is not finite: the learning rate is too large")
-    return Qf, p, *count_law(p, N, mode, samples, rng)
+    return Qf, p, *count_law(p, N, mode, samples, generator)
 
 
 # ---- the law of the counts -------------------------------------------------------------------------------------------
 
 
 def count_law(
-    p: NDArray, N: int, mode: str, samples: int | None = None, rng: np.random.Generator | None = None
+    p: NDArray, N: int, mode: str, samples: int | None = None, generator: np.random.Generator | None = None
 ) -> tuple[NDArray, NDArray]:
     """Count vectors (C, K) and their weights (C,), which sum to one."""
     if mode == "infinite_prompt":
@@ -75,11 +75,11 @@ def count_law(
     if mode == "exact":
         return enumerate_counts(p, N)
     if mode == "counts_mc":
-        if samples is None or rng is None or (samples := whole("samples", samples)) < 1:
-            raise ValueError("mode counts_mc needs samples >= 1 and rng: draw anew for every step")
-        if not isinstance(rng, np.random.Generator):
-            raise ValueError(f"rng is {rng!r}: give a generator, np.random.default_rng(0) say")
-        return rng.multinomial(N, p, size=samples).astype(float), np.full(samples, 1 / samples)
+        if samples is None or generator is None or (samples := whole("samples", samples)) < 1:
+            raise ValueError("mode counts_mc needs samples >= 1 and a generator: draw anew for every step")
+        if not isinstance(generator, np.random.Generator):
+            raise ValueError(f"generator is {generator!r}: give a generator, np.random.default_rng(0) say")
+        return generator.multinomial(N, p, size=samples).astype(float), np.full(samples, 1 / samples)
     raise ValueError(f"mode is {mode!r}: use {', '.join(MODES)}")
 
 

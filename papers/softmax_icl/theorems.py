@@ -81,8 +81,8 @@ def balanced(cfg: Any, run: Run) -> None:
             descent = descend(run, name, Descent(p, part.N, part.lr, "counts_mc", part.samples), part.steps)
         Qf = descent.Qf
         draw = {"mode": "counts_mc", "samples": part.test_samples}
-        L, _ = population_loss(Qf, p, part.N, rng=run.rng(name, "test").numpy, **draw)
-        attn = attention_scores(Qf, p, part.N, rng=run.rng(name, "attention").numpy, **draw)
+        L, _ = population_loss(Qf, p, part.N, generator=run.rng(name, "test").numpy, **draw)
+        attn = attention_scores(Qf, p, part.N, generator=run.rng(name, "attention").numpy, **draw)
         A, B_off = Qf.trace() / K, (Qf.sum() - Qf.trace()) / (K * (K - 1))
         rows.append({
             "seed": seed, "loss_start": float(descent.watched["loss"][0].mean()), "loss_end": L, "attn_end": float(attn.trace() / K),

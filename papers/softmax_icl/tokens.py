@@ -35,8 +35,11 @@ class InContextRegression(pl.LightningModule):
         optimizer: Callable[[Any], torch.optim.Optimizer],
         watch: Callable[[], Any] | None,
         watch_every: int,
+        log_as: str = "train",
+        log_every: int = 1,
     ):
         super().__init__()
+        self.log_as, self.log_every = log_as, log_every
         self.model, self.make_optimizer, self.watch, self.watch_every = model, optimizer, watch, watch_every
         self.history = History([], [])
 
@@ -47,6 +50,8 @@ class InContextRegression(pl.LightningModule):
         x, y, x_q, y_q = batch
         loss = squared_loss(self.model.predict(x, y, x_q), y_q).mean()  # type: ignore[operator]
         self.history.losses.append(float(loss.detach()))
+        if step % self.log_every == 0:
+            self.log(f"{self.log_as}.loss", loss.detach())  # a curve
         return loss
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
@@ -65,10 +70,11 @@ def fit(model: nn.Module, draw: Callable[[torch.Generator], Prompts], steps: int
     """Train `model` in place for `steps` batches, batch i being draw(generator of (seed, `batches`, i)).
 
     name: of this training, in checkpoints; batches: the name of its data where that is not `name`, so that models can share it.
+    The batch loss is a curve, `<name>.loss`, of some 200 points.
     optimizer: parameters -> optimiser. cfg.trainer says on what device. watch() is called every `watch_every` steps and once at
     the end; it returns numbers, arrays or dicts of them. A killed run goes on from its last checkpoint to the same figures.
     """
-    module = InContextRegression(model, optimizer, watch, watch_every)
+    module = InContextRegression(model, optimizer, watch, watch_every, name, max(1, steps // 200))
 
     def batch(step: int) -> tuple[Tensor, ...]:
         prompts = draw(run.rng(batches or name, "batch", step).torch)

@@ -1,4 +1,4 @@
-"""In-context convergence of transformers: the learning dynamics of one softmax-attention head (Huang et al., ICML 2024). See README.md."""
+"""The learning dynamics of one softmax-attention head in context (Huang et al., ICML 2024). See README.md."""
 
 from __future__ import annotations
 

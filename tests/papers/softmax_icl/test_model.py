@@ -326,3 +326,27 @@ def test_integers_are_converted():
     Qf = np.array([[2, -1], [-1, 2]])
     model = SoftmaxICL(3, 2).set_bilinear(Qf, np.eye(3, 2, dtype=int))
     np.testing.assert_array_equal(model.bilinear(np.eye(3, 2, dtype=int)), Qf)
+
+
+@pytest.mark.parametrize("scale", [0.0, -5.0, 8.0])
+def test_the_relative_error_is_the_same_under_every_law_and_scale_of_tasks_trained_or_not(scale):
+    """Identities of a predictor that is linear in the labels: they hold at Q = 0 too, and so prove no training."""
+    from types import SimpleNamespace
+
+    from common.rng import Rng
+    from papers.softmax_icl.real_prompts import unseen_tasks
+
+    V, part = make_features(8, 8), SimpleNamespace(test_prompts=16384, d=8)
+    model = SoftmaxICL(8, 8).set_bilinear(scale * torch.eye(8), V)
+    run = SimpleNamespace(rng=lambda *name: Rng(0, *name))
+
+    def draw(generator, B, **changes):
+        return sample_prompts(B, 64, np.full(8, 1 / 8), V, generator, **changes)
+
+    rows = unseen_tasks(model, draw, part, run, "x")
+    errors = [row["relative_error"] for row in rows]
+    assert errors == pytest.approx([errors[0]] * 3, rel=0.1 if scale < 8 else 1.0, abs=0.003)
+    assert max(row["times_10_gap"] for row in rows) < 1e-10
+    assert (rows[0]["z"] < 0) == (
+        scale == 8.0
+    )  # only where training has led is the error below a hundredth of the labels'

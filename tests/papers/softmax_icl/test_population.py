@@ -78,7 +78,7 @@ def test_initial_velocity_is_its_closed_form(K):
 )
 def test_columns_of_the_gradient_sum_to_zero_and_alpha_is_never_negative(seed, scale, mode):
     Q, p = random_problem(seed, K=4)
-    options = {"samples": 1 + seed % 7, "rng": np.random.default_rng(seed)} if mode == "counts_mc" else {}
+    options = {"samples": 1 + seed % 7, "generator": np.random.default_rng(seed)} if mode == "counts_mc" else {}
     direction = -population_gradient(scale * Q, p, 6, mode, **options)
     np.testing.assert_allclose(direction.sum(axis=0), 0, atol=1e-14)
     assert (direction.diagonal() >= 0).all()
@@ -235,7 +235,7 @@ def test_a_whole_number_may_be_a_float_and_other_arguments_are_named():
     np.testing.assert_array_equal(population_gradient(Q0.astype(int), P, 4), population_gradient(Q0, P, 4))
     rng = np.random.default_rng(0)
     for arguments, message in [
-        ((2.5,), "N is 2.5"), ((np.inf,), "N is inf"), ((4, "counts_mc", 2.5, rng), "samples is 2.5"), ((4, "counts_mc", 2, 0), "rng is 0"),
+        ((2.5,), "N is 2.5"), ((np.inf,), "N is inf"), ((4, "counts_mc", 2.5, rng), "samples is 2.5"), ((4, "counts_mc", 2, 0), "generator is 0"),
     ]:  # fmt: skip
         with pytest.raises(ValueError, match=message):
             population_gradient(Q0, P, *arguments)

@@ -6,10 +6,11 @@ import sys
 import numpy as np
 import pytest
 
-from common import configs
+from common.catalogue import experiments
 from common.errors import Interrupted, UserError
 from common.experiment import launch
-from papers.softmax_icl import population
+from common.settings import compose
+from papers.softmax_icl import population, settings
 from papers.softmax_icl.data import make_features, sample_prompts, save_prompts
 
 SMOKE = ["+exp=smoke", "threads=1", "device=cpu"]
@@ -54,19 +55,14 @@ def resumable_each_step(run, name, steps, state):
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("tokens.frequencies={kind:given,p:[0.5,0.3,0.1,0.1,0.1,0.1,0.1,0.1]}", "sums to 1.4"),
-        ("tokens.K=9", "K is 9 and d is 8"),
-        ("tokens.N=0", "N is 0"),
-        ("balanced.K=21", "K is 21 and d is 6"),
-        ("imbalanced.N=0", "N is 0"),
-        ("imbalanced.eps=[0.1,0.0]", "must be positive"),
-        ("scaling.eps=-1.0", "must be positive"),
-        ("balanced.flow_eps=0.0", "eps is 0"),
-        ("features.coherence=0.5", "orthonormal"),
-        ("imbalanced.frequencies.kind=zipf", "frequencies.kind=dominant"),
-        ("imbalanced.mode=exactly", "mode is 'exactly'"),
+        ("tokens.N=0", "tokens.N is 0: give at least 1"),
+        ("imbalanced.N=0", "imbalanced.N is 0"),
+        ("imbalanced.eps=[0.1,0.0]", "imbalanced.eps is .*: give a number above 0"),
+        ("scaling.eps=-1.0", "scaling.eps is -1.0: give a number above 0"),
+        ("balanced.flow_eps=0.0", "balanced.flow_eps is 0.0"),
+        ("imbalanced.mode=exactly", "imbalanced.mode is 'exactly': did you mean exact. choose counts_mc"),
         ("tokens.steps=0", "tokens.steps is 0"),
-        ("tokens.lr=0.0", "tokens.lr is 0.0: it must be positive"),
+        ("tokens.lr=0.0", "tokens.lr is 0.0: give a number above 0"),
         ("imbalanced.watch_every=0", "watch_every is 0"),
         ("balanced.K=1", "balanced.K is 1"),
         ("spectrum.eps=0.0", "spectrum.eps is 0.0"),
@@ -75,32 +71,56 @@ def resumable_each_step(run, name, steps, state):
         ("phase_diagram.K_min=2", "K_min is 2"),
         ("finite_n.N=[100,0]", "finite_n.N is"),
         ("race.eps=[]", "race.eps is empty"),
-        ("balanced.flow_eps=5.0", r"balanced.flow_eps is 5.0: the loss starts at 0.4"),
         ("imbalanced.snapshots=0", "imbalanced.snapshots is 0: give at least 1"),
         ("imbalanced.snapshots=-1", "imbalanced.snapshots is -1"),
         ("imbalanced.watch_first=-1", "imbalanced.watch_first is -1"),
-        ("imbalanced.eps=[5.0]", "imbalanced.eps is"),
-        ("scaling.eps=5.0", "scaling.eps is 5.0"),
-        ("scaling.dominant_eps=5.0", "scaling.dominant_eps is 5.0"),
         ("phase_diagram.points=1", "phase_diagram.points is 1: give at least 2"),
-        ("phase_diagram.eps=5.0", "phase_diagram.eps is 5.0"),
         ("race.K=[5]", "race.K is .5.: a slope needs two"),
         ("race.eps=[5.0]", "race.eps is .5.0.: at K = 5 the loss starts at 0.4"),
         ("spectrum.K=2", "spectrum.K is 2"),
-        ("spectrum.eps=5.0", "spectrum.eps is 5.0"),
-        ("spectrum.s=[2000.0]", "spectrum.s: s is 2000"),
         ("tokens.label_noise=-0.1", "tokens.label_noise is -0.1"),
         ("tokens.feature_noise=-0.1", "tokens.feature_noise is -0.1"),
         ("transformers.eps=0.0", "transformers.eps is 0.0"),
+        ("seeds=[]", "seeds is empty"),
+        ("parts=[balance]", "did you mean balanced"),
+        ("features.coherence=1.0", r"features.coherence is 1.0: give a number in \[0, 1\)"),
+        ("tokens.frequencies.kind=even", "tokens.frequencies.kind is 'even': did you mean given. choose balanced"),
+        ("tokens.frequencies.p1=1.0", r"p1 is 1.0: give a number in \(0, 1\)"),
+        ("seeds=[1,1]", "seeds has 1 twice"),
+        ("phase_diagram.p1_min=0.95", "they must rise"),
+        ("phase_diagram.K_max=5", "they must rise"),
+        ("race.K=[5,5]", "race.K has 5 twice"),
+    ],
+)
+def test_settings_that_cannot_be_are_one_sentence(override, message):
+    part = override.split(".")[0] if "." in override.split("=")[0] else "imbalanced"
+    parts = [] if override.startswith("parts") else [f"parts=[{part if part != 'features' else 'imbalanced'}]"]
+    with pytest.raises(UserError, match=message):
+        settings.check(compose("softmax_icl", "train", ["+exp=smoke", *parts, override]))
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("tokens.frequencies={kind:given,p:[0.5,0.3,0.1,0.1,0.1,0.1,0.1,0.1]}", "sums to 1.4"),
+        ("tokens.K=9", "K is 9 and d is 8"),
+        ("balanced.K=21", "K is 21 and d is 6"),
+        ("features.coherence=0.5", "orthonormal"),
+        ("imbalanced.frequencies.kind=zipf", "frequencies.kind=dominant"),
+        ("balanced.flow_eps=5.0", r"balanced.flow_eps is 5.0: the loss starts at 0.4"),
+        ("imbalanced.eps=[5.0]", "imbalanced.eps is"),
+        ("scaling.eps=5.0", "scaling.eps is 5.0"),
+        ("scaling.dominant_eps=5.0", "scaling.dominant_eps is 5.0"),
+        ("phase_diagram.eps=5.0", "phase_diagram.eps is 5.0"),
+        ("spectrum.eps=5.0", "spectrum.eps is 5.0"),
+        ("spectrum.s=[2000.0]", "spectrum.s: s is 2000"),
         ("transformers.gaussian_x=true", "orthonormal features"),
         ("transformers.variants=[{name:a,model:tree,optimizer:sgd}]", "unknown model of a 'tree'"),
         ("finite_tasks.K=9", "K is 9 and d is 8"),
-        ("parts=[balance]", "unknown part 'balance'"),
-        ("seeds=[]", "seeds"),
         ("tokens.prompts=/nowhere.npz", "cannot be read"),
     ],
 )
-def test_what_a_user_can_fix_is_one_sentence(override, message):
+def test_what_shows_only_in_a_run_is_one_sentence_too(override, message):
     part = override.split(".")[0] if "." in override.split("=")[0] else "imbalanced"  # the part that reads the setting
     parts = [] if override.startswith("parts") else [f"parts=[{part if part != 'features' else 'imbalanced'}]"]
     with pytest.raises(UserError, match=message):
@@ -130,7 +150,7 @@ def test_real_prompts_may_leave_the_papers_model(switch):
     result = launch("softmax_icl", ["+exp=smoke", "threads=1", "parts=[tokens]", "tokens.steps=3", switch])
     assert ("tokens.A" in result.metrics) == ("noise" in switch)
     assert "tokens.loss_start_theory" not in result.metrics  # the closed forms are of the paper's model
-    assert result.metrics["tokens.law_z"] < 5
+    assert result.metrics["tokens.law_error"] > 0
 
 
 def test_real_prompts_follow_the_population_curve_and_are_drawn_anew(monkeypatch):
@@ -158,9 +178,9 @@ def test_prompts_too_short_for_the_loss_asked_for_are_noted():
     assert any("lack feature 1 with probability 0.34" in note for note in notes)
 
 
-@pytest.mark.parametrize("name", [e.name for e in configs.experiments("softmax_icl")])
+@pytest.mark.parametrize("name", [e.name for e in experiments("softmax_icl")])
 def test_every_experiment_composes(name):
-    cfg = configs.compose("softmax_icl", "train", [f"+exp={name}"])
+    cfg = compose("softmax_icl", "train", [f"+exp={name}"])
     assert cfg.parts
 
 
@@ -277,5 +297,5 @@ def test_a_time_that_lies_within_one_interval_is_noted_and_the_first_steps_can_a
     descend(Run(tmp_path, paper="softmax_icl"), "first", descent, 12, watch_every=5, watch_first=3)
     assert descent.times == [0, 1, 2, 5, 10]
     assert descent.trajectory(0, "dominant").gap(7.0) == 5
-    cfg = configs.compose("softmax_icl", "train", ["+exp=imbalanced_full"])
+    cfg = compose("softmax_icl", "train", ["+exp=imbalanced_full"])
     assert cfg.imbalanced.watch_first * cfg.imbalanced.lr > 2 * 78.3  # the flow's time of the dominant query
