@@ -7,7 +7,11 @@ The model is a `LlamaForCausalLM` folder with its tokenizer, the embedded defaul
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from common.errors import UserError
 from common.experiment import Run, main
+from common.files import write_atomic
 
 PRETOKENS = r"\n+ *| ?[A-Za-z_]+| ?[0-9]| ?[^\sA-Za-z0-9_]+|\s+"  # a newline and its indentation are one token
 
@@ -15,63 +19,36 @@ PRETOKENS = r"\n+ *| ?[A-Za-z_]+| ?[0-9]| ?[^\sA-Za-z0-9_]+|\s+"  # a newline an
 def make_stdlib_lm(cfg, run: Run) -> None:
     import math
     import shutil
-    from pathlib import Path
 
     import torch
 
     from common.data import stdlib, text
     from common.metrics.language import bits_per_byte, chunk_losses
-    from common.training import resumable
+    from common.models import language
 
-    # absolute when the run begins, so that a resume from another folder means the same place
-    where = run.stage(
-        "paths", lambda: {k: cfg[k] and str(Path(cfg[k]).expanduser().absolute()) for k in ("library", "out")}
-    )
-    if where["out"]:
-        Path(where["out"]).parent.mkdir(parents=True, exist_ok=True)  # fails now rather than after the training
-    corpus = stdlib.load(where["library"], run=run)
-    tokenizer_json = run.stage(
-        "tokenizer", lambda: train_tokenizer(corpus.train, cfg.model.vocabulary), key=corpus.sha256
-    )
+    if cfg.out:
+        place(run, cfg.out).parent.mkdir(parents=True, exist_ok=True)  # fails now rather than after the training
+    corpus = stdlib.load(place(run, cfg.library) if cfg.library else None, run=run)
+    if not corpus.train or not corpus.test:
+        raise UserError(f"{cfg.library} has no file to train on, or none to hold out: give more of a library")
+    tokenizer_json = run.stage("tokenizer", train_tokenizer, corpus.train, cfg.model.vocabulary, key=corpus.sha256)
     tokenizer = wrap(tokenizer_json, cfg.model.context)
     train = text.token_stream(corpus.train.values(), tokenizer)
     test = text.chunked(text.token_stream(corpus.test.values(), tokenizer), cfg.model.context)
     sizes = text.token_bytes(tokenizer)
     run.log({"train_tokens": len(train), "test_chunks": len(test)})
 
-    model = build(cfg.model, run.rng("init"), tokenizer).to(run.device)
-    decayed = [p for p in model.parameters() if p.ndim == 2]
-    others = [p for p in model.parameters() if p.ndim != 2]
-    optimizer = torch.optim.AdamW(
-        [{"params": decayed, "weight_decay": cfg.weight_decay}, {"params": others, "weight_decay": 0.0}],
-        lr=cfg.lr,
-        betas=tuple(cfg.betas),
-        fused=True,
-    )
-
-    def lr_factor(step: int) -> float:
-        return min(1.0, (step + 1) / cfg.warmup, (cfg.steps - step) / (cfg.decay * cfg.steps))
-
-    for step in resumable(run, "train", cfg.steps, {"model": model, "optimizer": optimizer}, cfg.save_seconds):
-        for group in optimizer.param_groups:
-            group["lr"] = cfg.lr * lr_factor(step)
-        starts = torch.randint(
-            len(train) - cfg.model.context, (cfg.batch_size,), generator=run.rng("batch", step).torch
-        )
-        batch = train[starts[:, None] + torch.arange(cfg.model.context)].to(run.device)  # (batch, context)
-        with torch.autocast(run.device, torch.bfloat16, enabled=cfg.bf16):
-            loss = model(input_ids=batch, labels=batch, use_cache=False).loss
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), cfg.clip)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        if (step + 1) % 20 == 0:
-            run.log({"train.loss": loss.item()}, step=step + 1)
-        if (step + 1) % cfg.evaluate_every == 0:
+    def evaluate(step: int, loss: torch.Tensor) -> None:
+        if step % cfg.evaluate_every == 0:
             some = test[: cfg.evaluate_chunks]
             bpb = bits_per_byte(chunk_losses(model, some), some, sizes)
-            run.log({"test.bits_per_byte_part": bpb}, step=step + 1)
-            run.say(f"step {step + 1}: loss {loss.item():.3f}, held-out bits per byte {bpb:.4f}")
+            run.log({"test.bits_per_byte_part": bpb}, step=step)
+            run.say(f"step {step}: loss {loss.item():.3f}, held-out bits per byte {bpb:.4f}")
+
+    model = build(cfg.model, tokenizer, run.rng("init").seed).to(run.device)
+    how = language.Fit(steps=cfg.steps, lr=cfg.lr, warmup=cfg.warmup, decay=cfg.decay, weight_decay=cfg.weight_decay, clip=cfg.clip,
+                       betas=tuple(cfg.betas), bf16=cfg.bf16, save_seconds=cfg.save_seconds)  # fmt: skip
+    language.fit(model, text.batches(train, cfg.model.context, cfg.batch_size, run, "batch"), how, run, after=evaluate)
 
     model = model.to(torch.bfloat16)  # judged as it is stored
     losses = chunk_losses(model.float(), test)
@@ -82,13 +59,23 @@ def make_stdlib_lm(cfg, run: Run) -> None:
         model.to(torch.bfloat16).save_pretrained(folder)
         tokenizer.save_pretrained(folder)
         (folder / "README.md").write_text(card(run, cfg, corpus))
-        if where["out"]:
-            scratch = Path(f"{where['out']}.new")
+        if cfg.out:
+            out = place(run, cfg.out)
+            scratch = Path(f"{out}.new")
             shutil.copytree(folder, scratch, dirs_exist_ok=True)
-            shutil.rmtree(where["out"], ignore_errors=True)
-            scratch.rename(where["out"])
-    run.say(f"model: {where['out'] or folder}")
+            shutil.rmtree(out, ignore_errors=True)
+            scratch.rename(out)
+            folder = out
+    run.say(f"model: {folder}")
     run.figure("loss", curve(run))
+
+
+def place(run: Run, path: str) -> Path:
+    """A path as the user meant it where the run began: a resume from another folder means the same place."""
+    began = run.dir / "working_folder"
+    if run.is_main and not began.exists():
+        write_atomic(began, str(Path.cwd()))
+    return (Path(began.read_text()) if began.exists() else Path.cwd()) / Path(path).expanduser()
 
 
 def train_tokenizer(files: dict[str, str], vocabulary: int) -> str:
@@ -128,19 +115,15 @@ def wrap(tokenizer_json: str, context: int):
     )
 
 
-def build(cfg, rng, tokenizer):
-    """The model with fresh weights drawn from `rng`."""
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
+def build(shape, tokenizer, seed: int):
+    """The model with fresh weights that `seed` decides; shape: cfg.model."""
+    from common.models import language
 
-    config = LlamaConfig(
-        vocab_size=len(tokenizer), hidden_size=cfg.hidden, intermediate_size=cfg.feed_forward, num_hidden_layers=cfg.blocks,
-        num_attention_heads=cfg.heads, num_key_value_heads=cfg.kv_heads, max_position_embeddings=cfg.context,
-        tie_word_embeddings=True, bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id,
+    return language.llama(
+        len(tokenizer), hidden=shape.hidden, feed_forward=shape.feed_forward, blocks=shape.blocks, heads=shape.heads,
+        kv_heads=shape.kv_heads, context=shape.context, seed=seed,
+        bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id,
     )  # fmt: skip
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(rng.seed)
-        return LlamaForCausalLM(config)
 
 
 def card(run: Run, cfg, corpus) -> str:
@@ -170,7 +153,7 @@ Licence: the weights are this project's (see LICENSE); the text they were traine
 
 
 def result_versions(run: Run) -> dict[str, str]:
-    versions = run.record("running")["versions"]
+    versions = run.to_json("running")["versions"]
     return {name: versions[name] for name in ("python", "torch", "transformers", "tokenizers")}
 
 

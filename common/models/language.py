@@ -275,6 +275,10 @@ class Fit:
     log_every: int = 20
     save_seconds: float = 30.0
 
+    def __post_init__(self) -> None:
+        if len(self.betas) != 2:
+            raise UserError(f"betas is {list(self.betas)}: give two numbers, of the mean and of the square")
+
     def rate(self, step: int) -> float:
         """The learning rate of a step, counted from 0."""
         rising = (step + 1) / self.warmup if self.warmup else 1.0

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from common.data import stdlib
 from common.experiment import launch, load_result
@@ -59,6 +60,44 @@ def test_killed_training_resumes_to_the_same_model(library, tmp_path):
     model, tokenizer = language.load(str(tmp_path / "resumed"))
     assert tokenizer.decode(tokenizer("def f(x):\n    return x")["input_ids"]) == "def f(x):\n    return x"
     assert model.config.num_key_value_heads == 4
+
+
+NAMES = ("abc", "bisect", "copy", "glob", "heapq", "keyword", "stat", "this", "queue", "shutil", "types", "uuid", "zipapp", "html",
+         "ast", "cmd", "csv", "dis", "pdb", "tty")  # fmt: skip
+# Every fourth training loss of the settings below, from the loop as it was when the committed model was made.
+LOSSES = [5.69181, 5.60138, 5.37113, 5.12651, 4.92409, 4.74627, 4.59214, 4.46029, 4.45129, 4.39783, 4.31965, 4.25866]
+
+
+def made_up_library(folder: Path) -> Path:
+    """The same text on every machine."""
+    for i, name in enumerate(NAMES):
+        lines = [f'"""The module {name}."""\n']
+        for j in range(40):
+            k = (7 * i + 3 * j) % 23
+            lines.append(
+                f"def {name}_{NAMES[k % 20]}(x, y={k}):\n    if x > {j}:\n        return {NAMES[(i + j) % 20]}(x - y) * {k}\n"
+                f"    return [x for x in range({i + j})]\n"
+            )
+        (folder / f"{name}.py").write_text("\n".join(lines))
+    (folder / "json").mkdir()
+    extra = next(f"json/part{i}.py" for i in range(1000) if stdlib.held_out(f"json/part{i}.py"))
+    (folder / extra).write_text((folder / "abc.py").read_text() + (folder / "pdb.py").read_text())
+    return folder
+
+
+def test_losses_are_those_of_the_training_that_made_the_committed_model(tmp_path, monkeypatch):
+    (tmp_path / "library").mkdir()
+    found: list[float] = []
+    backward = torch.Tensor.backward
+    monkeypatch.setattr(torch.Tensor, "backward", lambda loss: found.append(loss.item()) or backward(loss))
+    words = ["model.vocabulary=300", "model.hidden=32", "model.feed_forward=40", "model.blocks=2", "model.context=32", "steps=45",
+             "warmup=7", "batch_size=3", "evaluate_every=20", "evaluate_chunks=4", "bf16=false", "threads=1",
+             f"library={made_up_library(tmp_path / 'library')}"]  # fmt: skip
+    result = launch("scripts", words, "make_stdlib_lm")
+    assert len(found) == 45
+    assert found[::4] == pytest.approx(LOSSES, rel=1e-4)
+    assert result.metrics["test.bits_per_byte"] == pytest.approx(3.0202, rel=1e-3)
+    assert result.metrics["train.loss"] == pytest.approx(found[39], rel=1e-6)  # logged every 20 steps
 
 
 def test_committed_model_is_what_its_card_says():
