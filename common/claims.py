@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from common.configs import folder_of, papers
+from common.catalogue import folder_of, papers
 from common.optional import installed
 
 PROVENANCE = ("paper", "repo", "recalled", "inferred", "derived")

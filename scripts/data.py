@@ -11,8 +11,8 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from common import command
-from common.data import registry
+from common import exits
+from common.data import locate, registry
 from common.errors import UserError
 
 
@@ -26,7 +26,7 @@ def main(argv: Sequence[str]) -> int:
     arguments = parser.parse_args(argv)
     try:
         if arguments.command == "list":
-            print(registry.listing(), end="")
+            print(locate.listing(), end="")
         elif arguments.command == "fetch":
             from common.data.download import fetch
 
@@ -35,7 +35,7 @@ def main(argv: Sequence[str]) -> int:
         else:
             return verify(arguments.names)
     except (UserError, OSError, KeyboardInterrupt) as error:
-        return command.explain(error)
+        return exits.explain(error)
     return 0
 
 
@@ -43,7 +43,7 @@ def verify(names: Sequence[str]) -> int:
     """Print a line per data set. Asked for by name, a missing set is an error; a damaged one always is."""
     worst = 0
     for name in names or registry.entries():
-        state, where = registry.status(name)
+        state, where = locate.status(name)
         print(f"{name}: {state}: {where}")
         if state == "damaged" or (names and state == "missing"):
             worst = 2

@@ -13,8 +13,8 @@ import re
 import sys
 from collections.abc import Sequence
 
-from common.command import explain
 from common.errors import UserError
+from common.exits import explain
 from common.files import ROOT, write_atomic
 
 FILES = {
@@ -54,7 +54,7 @@ from papers.{name}.mechanism import estimate
 
 def accuracy(cfg: Any, run: Run) -> None:
     """E1, sec. 1: how far the estimate is off, over seeds."""
-    run.record_data("normal", "synthetic", "papers.{name}.studies", None)
+    run.use_data("normal", "synthetic", "papers.{name}.studies", None)
     errors = [error(cfg, run, cfg.n, seed) for seed in run.seeds(cfg.seeds)]
     run.log({{"accuracy.error": max(errors)}})  # <part>.<figure>; a claim speaks of the worst seed
     run.table("accuracy", [{{"n": cfg.n, **spread(errors)}}])
@@ -242,10 +242,10 @@ def scaffold(name: str, title: str, citation: str) -> list[str]:
 
 
 def show_on_the_front_page() -> None:
-    """Give the paper its line in README.md, as `python -m scripts.tables --render` would."""
-    from scripts import pages, tables
+    """Give the paper its place in the pages, as `python -m scripts.pages` would."""
+    from scripts import pages
 
-    pages.write(tables.read())
+    pages.write()
 
 
 def main(argv: Sequence[str]) -> int:

@@ -14,7 +14,8 @@ from urllib.parse import urlparse
 from filelock import FileLock
 
 from common import files
-from common.data.registry import Entry, File, how_to_get, sha256_of_content
+from common.data.registry import DataSet, File, how_to_get
+from common.data.verify import sha256_of_content
 from common.errors import UserError
 
 BLOCK = 1 << 20
@@ -34,7 +35,7 @@ class _SameHost(urllib.request.HTTPRedirectHandler):
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
-def fetch(entry: Entry, timeout: float = TIMEOUT) -> Path:
+def fetch(entry: DataSet, timeout: float = TIMEOUT) -> Path:
     """Download the files of an entry into the cache and return the file, or the folder of several.
 
     A partial file is continued where the server can. Raises UserError for whatever goes wrong; what was downloaded stays.

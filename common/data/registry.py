@@ -1,27 +1,17 @@
-"""Where a data set lies on this machine: `locate(name)`, from the entries of data/registry.yaml.
-
-Searched: each folder of `$PAPERS_DATA` (separated as in PATH), `data/` of the clone, the cache. What is found is checked
-against its sha256. Nothing is downloaded unless the entry has a public address and `data.download=true`.
-"""
+"""The registry of data sets: data/registry.yaml, which several papers use, and what each paper.yaml adds."""
 
 from __future__ import annotations
 
-import gzip
-import hashlib
-import json
-import os
-import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 from common import files
-from common.errors import MissingData, UserError, known, user_errors
-from common.run import Run
+from common.cards import cards, read
+from common.errors import UserError, did_you_mean
 
-T = TypeVar("T")
+SHARED = files.ROOT / "data" / "registry.yaml"
 
 
 @dataclass(frozen=True)
@@ -35,7 +25,7 @@ class File:
 
 
 @dataclass(frozen=True)
-class Entry:
+class DataSet:
     """One data set. `paths` are the names it may have: of the one file, or of the folder of several."""
 
     name: str
@@ -48,126 +38,41 @@ class Entry:
 
 
 @cache
-def entries() -> dict[str, Entry]:
-    """The registry by name."""
-    import yaml
-
-    found = {}
-    for name, raw in yaml.safe_load((files.ROOT / "data" / "registry.yaml").read_text()).items():
-        is_folder = "files" in raw
-        listed = (
-            raw["files"]
-            if is_folder
-            else [{"path": "", "sha256": raw.get("sha256", ""), "bytes": raw.get("bytes", 0), "url": raw.get("url")}]
-        )
-        found[name] = Entry(
-            name,
-            raw["title"],
-            raw["licence"],
-            tuple(raw["paths"]),
-            tuple(File(**file) for file in listed),
-            raw.get("how", ""),
-            is_folder,
-        )
+def entries() -> dict[str, DataSet]:
+    """The registry by name. UserError where a name stands twice or an entry lacks a field."""
+    found: dict[str, DataSet] = {}
+    for where, listed in _sources():
+        for name, raw in listed.items():
+            if name in found:
+                raise UserError(f"the data set {name} of {where} is in the registry already: give it another name")
+            try:
+                found[name] = _data_set(name, raw)
+            except (KeyError, TypeError) as error:
+                raise UserError(f"the data set {name} of {where} is not as it should be: {error}") from None
     return found
 
 
-def entry(name: str) -> Entry:
-    """The entry of a data set. UserError for a name that the registry does not have."""
+def _sources() -> Iterator[tuple[str, Mapping[str, Any]]]:
+    yield SHARED.name, read(SHARED) or {}
+    for card in cards():
+        yield f"{card.name}/paper.yaml", card.data
+
+
+def _data_set(name: str, raw: Mapping[str, Any]) -> DataSet:
+    is_folder = "files" in raw
+    one = {"path": "", "sha256": raw.get("sha256", ""), "bytes": raw.get("bytes", 0), "url": raw.get("url")}
+    listed = tuple(File(**file) for file in (raw["files"] if is_folder else [one]))
+    return DataSet(name, raw["title"], raw["licence"], tuple(raw["paths"]), listed, raw.get("how", ""), is_folder)
+
+
+def entry(name: str) -> DataSet:
+    """The data set of a name. UserError for one that the registry does not have."""
     if name not in entries():
-        raise UserError(f"unknown data set {name!r}: {known('the registry has', name, list(entries()))}")
+        raise UserError(f"unknown data set {name!r}: {did_you_mean('the registry has', name, list(entries()))}")
     return entries()[name]
 
 
-def folders() -> list[Path]:
-    """The folders searched, in order."""
-    named = [Path(part).expanduser().absolute() for part in os.environ.get("PAPERS_DATA", "").split(os.pathsep) if part]
-    return [*named, files.ROOT / "data", files.cache_folder() / "data"]
-
-
-def locate(name: str, *, run: Run | None = None) -> Path:
-    """The verified file (or folder, for a set of several files) of a registry entry.
-
-    With `run`, its use is recorded in the run's data, and a missing file is fetched where `data.download=true`.
-    A file may be gzip-compressed (its name then ends in .gz): read it with `read_text` or `read_bytes`.
-    Raises MissingData where it is not here (saying how to get it), UserError where its checksum is wrong.
-    """
-    wanted = entry(name)
-    path = next(_found(wanted), None)
-    if path is None and run is not None and run.config.get("data", {}).get("download"):
-        from common.data.download import fetch
-
-        path = fetch(wanted)
-    if path is None:
-        raise MissingData(f"{wanted.title} is not here: {how_to_get(wanted)}")
-    if run is not None:
-        run.record_data(name, "real", path, combined_sha(wanted, path))
-    return path
-
-
-def real_or_synthetic(
-    name: str, read: Callable[[Path], T], make: Callable[[], T], *, run: Run, fallback: bool = True
-) -> T:
-    """What `read` makes of a registry entry or, where it is not on this machine, what `make` makes up.
-
-    Made-up data are said (a note) and recorded as synthetic. A file that is there and damaged, or that `read` cannot make
-    sense of (ValueError), is a UserError and never a reason to make data up. fallback: False for MissingData instead.
-    """
-    try:
-        path = locate(name, run=run)
-    except MissingData:
-        if not fallback:
-            raise
-        run.note(
-            f"{entry(name).title} is not here: made-up data of the same form stand in (`python -m scripts.data list` says how to get it)"
-        )
-        made_by = getattr(make, "func", make)  # of a partial
-        run.record_data(name, "synthetic", f"{made_by.__module__}.{made_by.__qualname__}", None)
-        return make()
-    with user_errors(str(path)):
-        return read(path)
-
-
-def own_file(path: str, key: str, run: Run, folder: bool | None = False) -> Path:
-    """A file (folder=True: a folder; None: either) that the user named in the setting `key`, recorded as real with its sum.
-
-    Raises UserError where there is none. A folder's sum is over its files, their names included.
-    """
-    found = Path(path).expanduser()
-    if not found.exists():
-        raise UserError(f"{key}: there is no {path}: check the path")
-    if folder is not None and found.is_dir() is not folder:
-        raise UserError(
-            f"{key}: {path} is a {'folder' if found.is_dir() else 'file'}: give a {'folder' if folder else 'file'}"
-        )
-    parts = sorted(p for p in found.rglob("*") if p.is_file()) if found.is_dir() else [found]
-    sums = [sha256_of_content(part) for part in parts]
-    names = [part.relative_to(found).as_posix() for part in parts]
-    run.record_data(key, "real", found, sums[0] if found.is_file() else _sum_over(names, sums))
-    return found
-
-
-def combined_sha(wanted: Entry, path: Path) -> str:
-    """The sha256 of the one file, or over the names and sums of several; computed where the registry names none."""
-    parts = (
-        [path] if not wanted.is_folder else [found for file in wanted.files for found in sorted(path.glob(file.path))]
-    )
-    listed = {file.path: file.sha256 for file in wanted.files}
-    sums = [
-        listed.get(p.relative_to(path).as_posix() if wanted.is_folder else "") or sha256_of_content(p) for p in parts
-    ]
-    if not wanted.is_folder:
-        return sums[0]
-    return _sum_over([part.relative_to(path).as_posix() for part in parts], sums)
-
-
-def _sum_over(names: list[str], sums: list[str]) -> str:
-    """The sha256 over the names and sums of several files."""
-    listed = "".join(f"{name}\0{found}\n" for name, found in zip(names, sums, strict=True))
-    return hashlib.sha256(listed.encode()).hexdigest()
-
-
-def how_to_get(wanted: Entry) -> str:
+def how_to_get(wanted: DataSet) -> str:
     """How a person gets a data set: the end of a sentence."""
     if wanted.how:
         return f"{wanted.how}; then check with `python -m scripts.data verify {wanted.name}`"
@@ -179,88 +84,10 @@ def how_to_get(wanted: Entry) -> str:
     return f"{get}put {wanted.paths[0]} below a folder that $PAPERS_DATA names"
 
 
-def _found(wanted: Entry) -> Iterator[Path]:
-    """Whole, verified copies of an entry; a copy with a wrong checksum ends the search with an error."""
-    for folder in folders():
-        for relative in wanted.paths:
-            here = [_matches(folder / relative, file) for file in wanted.files]
-            if not all(here):
-                continue
-            for file, parts in zip(wanted.files, here, strict=True):
-                if file.sha256:  # empty: weights whose sum depends on the licensee's copy
-                    verify(parts[0], file.sha256)
-            yield folder / relative if wanted.is_folder else here[0][0]
+def __getattr__(name: str) -> Any:  # until all import these from where they now are
+    from common.data import locate, verify
 
-
-def _matches(base: Path, file: File) -> list[Path]:
-    """The files that a registry file stands for: itself, itself compressed, or all that its pattern matches."""
-    if "*" in file.path:
-        return sorted(base.glob(file.path))
-    path = _plain_or_gz(base / file.path if file.path else base)
-    return [path] if path else []
-
-
-def _plain_or_gz(path: Path) -> Path | None:
-    return next((p for p in (path, path.with_name(path.name + ".gz")) if p.is_file()), None)
-
-
-def verify(path: Path, sha256: str) -> None:
-    """Raise UserError unless the (unpacked) content has this sha256. Remembered by path, size and time of change."""
-    stat = path.stat()
-    key, state = str(path), [stat.st_size, stat.st_mtime_ns, sha256]
-    memory = files.cache_folder() / "verified.json"
-    try:
-        seen = json.loads(memory.read_text())
-    except (OSError, ValueError):
-        seen = {}
-    if seen.get(key) == state:
-        return
-    found = sha256_of_content(path)
-    if found != sha256:
-        raise UserError(
-            f"checksum mismatch: {path} has sha256 {found[:12]}..., expected {sha256[:12]}...; delete it and get it again"
-        )
-    try:
-        files.write_json(memory, seen | {key: state})
-    except OSError:
-        pass  # a cache that cannot be written only costs time
-
-
-def sha256_of_content(path: Path) -> str:
-    """The sha256 of what a file holds, unpacked where it is a .gz; a text that is no sum where that cannot be read."""
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except (EOFError, gzip.BadGzipFile, zlib.error):
-        return "(damaged archive)"
-
-
-def read_bytes(path: Path) -> bytes:
-    """The content of a file, unpacked where its name ends in .gz."""
-    return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-
-
-def read_text(path: Path) -> str:
-    """The text of a file, unpacked where its name ends in .gz; what is not UTF-8 becomes U+FFFD."""
-    return read_bytes(path).decode("utf-8", errors="replace")
-
-
-def status(name: str) -> tuple[str, str]:
-    """("found" | "missing" | "damaged", where it is or what to do)."""
-    try:
-        path = next(_found(entry(name)), None)
-    except UserError as error:
-        return "damaged", str(error)
-    return ("found", str(path)) if path else ("missing", how_to_get(entry(name)))
-
-
-def listing() -> str:
-    """Two lines an entry, for `papers doctor` and `python -m scripts.data list`: what it is, and where or how to get it."""
-    lines = []
-    for name, wanted in entries().items():
-        state, where = status(name)
-        size = sum(file.bytes for file in wanted.files) / 1e6
-        lines.append(
-            f"{name}: {state}; {wanted.title} ({wanted.licence}{f', {size:.2f} MB' if size > 0.01 else ''})\n    {where}\n"
-        )
-    return "".join(lines)
+    for module in (locate, verify):
+        if hasattr(module, name):
+            return getattr(module, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -13,8 +13,9 @@ from typing import ClassVar
 
 import pytest
 
-from common.data import download, registry, stdlib
-from common.data.registry import Entry, File, locate
+from common.data import download, registry, stdlib, verify
+from common.data.locate import locate, own_file, real_or_synthetic, status
+from common.data.registry import DataSet, File
 from common.errors import MissingData, UserError
 from common.files import ROOT
 from common.run import Run
@@ -24,7 +25,7 @@ SHA = hashlib.sha256(CONTENT).hexdigest()
 
 
 def make_entry(url=None, sha=SHA, **options):
-    return Entry(
+    return DataSet(
         "thing", "A thing", "MIT", ("things/thing.bin", "thing.bin"), (File("", sha, len(CONTENT), url),), **options
     )
 
@@ -54,7 +55,7 @@ def test_each_folder_of_the_mirror_is_searched(thing, tmp_path, monkeypatch):
 def test_a_gz_beside_the_plain_file_counts(thing, tmp_path, monkeypatch):
     (tmp_path / "thing.bin.gz").write_bytes(gzip.compress(CONTENT))
     monkeypatch.setenv("PAPERS_DATA", str(tmp_path))
-    assert registry.read_bytes(locate("thing")) == CONTENT
+    assert verify.read_bytes(locate("thing")) == CONTENT
 
 
 def test_wrong_checksum_is_refused_even_after_a_good_look(thing, tmp_path, monkeypatch):
@@ -72,7 +73,7 @@ def test_verification_is_remembered(thing, tmp_path, monkeypatch):
     (tmp_path / "thing.bin").write_bytes(CONTENT)
     monkeypatch.setenv("PAPERS_DATA", str(tmp_path))
     locate("thing")
-    monkeypatch.setattr(registry, "sha256_of_content", lambda path: pytest.fail("read again"))
+    monkeypatch.setattr(verify, "sha256_of_content", lambda path: pytest.fail("read again"))
     locate("thing")
 
 
@@ -86,7 +87,7 @@ def test_missing_data_says_how_to_get_it(thing):
 
 def test_made_up_data_stand_in_for_what_is_missing_and_never_for_what_is_damaged(thing, tmp_path, monkeypatch):
     run = Run(tmp_path / "run", paper="toy")
-    get = partial(registry.real_or_synthetic, "thing", registry.read_bytes, partial(bytes, b"made up"))
+    get = partial(real_or_synthetic, "thing", verify.read_bytes, partial(bytes, b"made up"))
     monkeypatch.setenv("PAPERS_DATA", str(tmp_path))
     assert get(run=run) == b"made up"
     assert run.data["thing"]["source"] == "synthetic"
@@ -104,24 +105,24 @@ def test_made_up_data_stand_in_for_what_is_missing_and_never_for_what_is_damaged
         raise ValueError("row 3 has no label")
 
     with pytest.raises(UserError, match=r"thing\.bin: row 3"):
-        registry.real_or_synthetic("thing", unreadable, lambda: b"", run=run)
+        real_or_synthetic("thing", unreadable, lambda: b"", run=run)
 
 
 def test_a_users_own_file_or_folder_is_recorded_with_the_sum_of_its_content(tmp_path):
     run = Run(tmp_path / "run", paper="toy")
     with pytest.raises(UserError, match=r"data\.path: there is no"):
-        registry.own_file(str(tmp_path / "nothing"), "data.path", run)
+        own_file(str(tmp_path / "nothing"), "data.path", run)
     folder = tmp_path / "own"
     (folder / "deep").mkdir(parents=True)
     (folder / "deep" / "a.bin").write_bytes(CONTENT)
-    assert registry.own_file(str(folder / "deep" / "a.bin"), "data.path", run) == folder / "deep" / "a.bin"
+    assert own_file(str(folder / "deep" / "a.bin"), "data.path", run) == folder / "deep" / "a.bin"
     assert run.data["data.path"]["sha256"] == SHA
     with pytest.raises(UserError, match="is a folder: give a file"):
-        registry.own_file(str(folder), "data.path", run)
-    registry.own_file(str(folder), "data.path", run, folder=True)
+        own_file(str(folder), "data.path", run)
+    own_file(str(folder), "data.path", run, folder=True)
     before = run.data["data.path"]["sha256"]
     (folder / "deep" / "a.bin").rename(folder / "deep" / "b.bin")
-    registry.own_file(str(folder), "data.path", run, folder=True)
+    own_file(str(folder), "data.path", run, folder=True)
     assert run.data["data.path"]["sha256"] != before
 
 
@@ -143,10 +144,31 @@ def test_registry_is_well_formed():
         assert entry.how or all(file.url for file in entry.files), f"{name}: say how to get it"
 
 
+def test_each_paper_s_own_data_sets_are_found_by_name_and_a_name_stands_once(monkeypatch):
+    assert {"wikitext2_test", "deep_10k", "etth1", "anac"} <= set(registry.entries())
+    raw = {"title": "t", "licence": "l", "paths": ["p"], "how": "ask"}
+    monkeypatch.setattr(registry, "_sources", lambda: [("a", {"x": raw}), ("b", {"x": raw})])
+    registry.entries.cache_clear()
+    try:
+        with pytest.raises(UserError, match="x of b is in the registry already"):
+            registry.entries()
+        monkeypatch.setattr(registry, "_sources", lambda: [("a", {"x": {"title": "t"}})])
+        with pytest.raises(UserError, match="x of a is not as it should be"):
+            registry.entries()
+    finally:
+        registry.entries.cache_clear()
+
+
+def test_weights_in_the_repository_stay_small():
+    """All that was made here and is committed, together: what is larger is fetched by its sum."""
+    files = [path for path in (ROOT / "data" / "models").rglob("*") if path.is_file()]
+    assert 0 < sum(path.stat().st_size for path in files) <= 40_000_000
+
+
 @pytest.mark.realdata
 def test_mirror_files_verify():
     for name in ("wikitext2_test", "wikitext2_valid", "stories260k", "tinystories_sample"):
-        assert registry.status(name)[0] == "found", registry.status(name)
+        assert status(name)[0] == "found", status(name)
 
 
 # ---- fetching --------------------------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ import math
 import os
 import subprocess
 import sys
-import tomllib
 
 import numpy as np
 import pytest
@@ -13,18 +12,9 @@ import torch
 from common import compiled, lazy, optional
 from common.compiled import compiler
 from common.errors import UserError, as_user_error, choose, known, user_errors
-from common.files import ROOT, sha256_of_arrays
+from common.files import sha256_of_arrays
 from common.metrics.summary import log_slope, spread
 from common.rng import seeded
-
-
-def test_extras_are_those_of_the_project_file():
-    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    names = {extra: {line.split(">")[0].split("=")[0].strip() for line in lines} for extra, lines in listed.items()}
-    for extra, modules in optional.EXTRAS.items():
-        assert set(modules.values()) <= names[extra], extra
-    assert set(optional.EXTRAS) == set(listed)
-    assert set(optional.EXTRAS["bench"].values()) == names["bench"]
 
 
 def test_compiled_functions_are_cached_by_their_sources_and_options(tmp_path, monkeypatch):
