@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format tables docs clean
+.PHONY: help demo test lint format tables pages docs clean
 
 help:            ## this list
 	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 12
@@ -30,8 +30,8 @@ $(VENV)/docs: $(VENV)/dev
 demo: $(VENV)/core   ## quantise the small model to 2 bits with QuIP# and three baselines, and print the table
 	$(BIN)/python -m papers.quip_sharp.train
 
-test: $(VENV)/dev    ## all tests
-	$(BIN)/python -m pytest
+test: $(VENV)/dev    ## the tests (PAPER=name: of one paper and what is common; SLOW=1: the slow ones too)
+	PAPERS_TESTED="$(PAPER)" $(BIN)/python -m pytest $(if $(SLOW),-m "slow or not slow")
 
 lint: $(VENV)/dev    ## format, lint and type checks
 	$(BIN)/ruff format --check .
@@ -42,8 +42,11 @@ format: $(VENV)/dev  ## put the code in form
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-tables: $(VENV)/dev  ## run every paper's ci experiment and render docs/results (SLOW=1: the slow ones too)
-	$(BIN)/python -m scripts.tables $(if $(SLOW),--slow)
+tables: $(VENV)/dev  ## run and record every paper's claims (SLOW=1: the slow experiments too; ALL=1: what was declared unchanged too)
+	$(BIN)/python -m scripts.tables $(if $(SLOW),--slow) $(if $(ALL),--all) $(PAPER)
+
+pages: $(VENV)/core  ## write the pages that speak of several papers, from the papers' folders
+	$(BIN)/python -m scripts.pages
 
 docs: $(VENV)/docs   ## build the site into docs/_build/html
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
