@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,9 +30,9 @@ def chunk_losses(
     return torch.cat(losses)
 
 
-def perplexity(model: torch.nn.Module, chunks: Tensor, **options: Any) -> float:
+def perplexity(model: torch.nn.Module, chunks: Tensor, batch_size: int = 16) -> float:
     """exp of the mean chunk loss: per token, for non-overlapping chunks (n, ctx) int64. Always print ctx beside it."""
-    return math.exp(chunk_losses(model, chunks, **options).mean().item())
+    return math.exp(chunk_losses(model, chunks, batch_size).mean().item())
 
 
 def bits_per_byte(losses: Tensor, chunks: Tensor, token_bytes: Tensor) -> float:

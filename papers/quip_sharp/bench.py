@@ -71,7 +71,7 @@ def generate(quick: bool = False) -> list[dict[str, Any]]:
     from common.errors import UserError
     from common.models import language
     from common.race import race
-    from papers.quip_sharp.model import quantize_model, summary
+    from papers.quip_sharp.quantize_llm import quantize_model, summary
 
     rows = []
     for name in ("stdlib_lm",) if quick else ("stdlib_lm", "smollm2_135m"):
@@ -150,18 +150,18 @@ def peers(quick: bool = False) -> list[dict[str, Any]]:
 
     import torch
 
-    from common import configs
-    from common.data import stdlib, text
+    from common import settings
+    from common.data import text
     from common.metrics.language import perplexity
     from common.models import language
     from papers.quip_sharp import data
     from papers.quip_sharp.hessians import collect_hessians, decoder_layers, groups_of
-    from papers.quip_sharp.model import quantize_model, summary
+    from papers.quip_sharp.quantize_llm import quantize_model, summary
 
     model, tokenizer = language.load("stdlib_lm")
     context = 64 if quick else 256
     calibration = data.sequences("stdlib", tokenizer, context, 4 if quick else 256)
-    chunks = text.chunked(text.token_stream(stdlib.load().test.values(), tokenizer), context, 2 if quick else 64)
+    chunks = text.load("stdlib", tokenizer, context, limit=2 if quick else 64)
     start = time.perf_counter()
     hessians = collect_hessians(model, calibration)
     note = f"and {time.perf_counter() - start:.1f} s for the Hessians"
@@ -180,7 +180,7 @@ def peers(quick: bool = False) -> list[dict[str, Any]]:
         rows.append({"quantiser": name, "bits_per_weight": bits, "perplexity": perplexity(quantized, chunks),
                      "proxy_error": error, "seconds": seconds, "megabytes": bits * weights / 8e6, "note": note})  # fmt: skip
 
-    rho = configs.compose("quip_sharp", "train").quantize.rho
+    rho = settings.compose("quip_sharp", "train").quantize.rho
     for bits in (2,) if quick else (2, 3, 4):
         for method in ("gptq", "quip_sharp"):
             start = time.perf_counter()

@@ -1,6 +1,6 @@
-"""What a quantised model or layer is besides its tensors: which linears are QuantLinears, and how they are made again.
+"""State of a quantised model or layer besides its tensors: which linears are QuantLinears, and how they are made again.
 
-`hf.py` keeps this in a folder's config.json, a run in the stage of each layer; the tensors are a state dict.
+`transformers_io.py` keeps this in a folder's config.json, a run in the stage of each layer; the tensors are a state dict.
 """
 
 import copy
@@ -53,20 +53,20 @@ def rebuild(model: nn.Module, stored: dict) -> None:
         linear.to(dtype) if linear.bias is not None else None
 
 
-def pack(layer: nn.Module, rows: list[dict]) -> dict:
-    """A quantised layer as tensors and plain JSON, its records beside it: what `unpack` takes."""
+def layer_state(layer: nn.Module, rows: list[dict]) -> dict:
+    """A quantised layer as tensors and plain JSON, its rows of figures beside it: what `restore_layer` takes."""
     state = {name: tensor.detach() for name, tensor in layer.state_dict().items()}
     return {"structure": structure(layer), "state": state, "rows": rows}
 
 
-def unpack(layer: nn.Module, kept: dict) -> None:
-    """Make the original layer the quantised one that was packed."""
+def restore_layer(layer: nn.Module, kept: dict) -> None:
+    """Make the original layer the quantised one that `layer_state` was taken of."""
     device = next((p.device for p in layer.parameters()), None)
     rebuild(layer, kept["structure"])
     layer.load_state_dict(kept["state"])
     layer.to(device)
     for row in kept["rows"]:
-        if "codebook" not in row:  # a baseline: its linear stays, and carries the record as a plain attribute
+        if "codebook" not in row:  # a baseline: its linear stays, and carries the row as a plain attribute
             own = [name for name, m in layer.named_modules() if name and row["name"].endswith(name)]
             if own:
                 layer.get_submodule(max(own, key=len)).quantization = row

@@ -1,4 +1,4 @@
-"""What a run would need, without weights: the model is built on the meta device, memory and hours are estimated."""
+"""Dry run: memory and hours of a config, estimated without weights, from the model on the meta device."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from torch import nn
 from common.errors import UserError
 from common.models import language
 from common.run import Run
-from papers.quip_sharp import settings
 from papers.quip_sharp.hessians import decoder_layers, groups_of
-from papers.quip_sharp.pipeline import plan
+from papers.quip_sharp.resumable import plan
 
 # Arithmetic that a machine sustains on these shapes, floating-point operations per second.
 SPEED = {
@@ -39,7 +38,6 @@ def estimate(cfg: Any, run: Run) -> None:
     itemsize = 2 if cfg.model.dtype in ("bfloat16", "float16") and not cfg.finetune else 4
     if cfg.finetune and cfg.model.dtype != "float32":
         run.note(f"fine-tuning needs model.dtype=float32, which is estimated here, not {cfg.model.dtype}")
-    bits = settings.as_list(cfg.bits)
     models = plan(cfg)
     tuned_bits = sum(tuned for _, _, tuned in models)
 
@@ -47,7 +45,7 @@ def estimate(cfg: Any, run: Run) -> None:
         "weights": params * itemsize,
         "hessians_of_a_layer": sum(8 * 2 * _inputs(layers[0], g) ** 2 for g in groups_of(layers[0])),
         "factorisation": 8 * 4 * width**2,
-        "quantised_model": quantised * max(bits) / 8 + (params - quantised) * itemsize,
+        "quantised_model": quantised * max(cfg.bits) / 8 + (params - quantised) * itemsize,
         "fine_tuning": tuning_bytes(cfg, model, layers, quantised, params) if cfg.finetune else 0,
     }
     gb = {name: value / 1e9 for name, value in gb.items()}

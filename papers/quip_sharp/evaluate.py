@@ -8,17 +8,18 @@ from common.experiment import Run, main
 
 def evaluate(cfg, run: Run) -> None:
     import math
+    from functools import partial
 
     import torch
 
-    import papers.quip_sharp.hf  # noqa: F401  (so that quantised folders load)
+    import papers.quip_sharp.transformers_io  # noqa: F401  (so that quantised folders load)
     from common.data import text
     from common.metrics.language import bits_per_byte, chunk_losses
     from common.models import language
     from common.optional import installed
     from papers.quip_sharp import data, settings
     from papers.quip_sharp.linear import QuantLinear
-    from papers.quip_sharp.model import bits_per_weight
+    from papers.quip_sharp.quantize_llm import bits_per_weight
 
     settings.check(cfg)
     model, tokenizer = language.load(cfg.model.path, run=run, dtype=cfg.model.dtype, device=run.device)
@@ -31,16 +32,15 @@ def evaluate(cfg, run: Run) -> None:
         data.check_context(model, ids.shape[1] + cfg.new_tokens, "prompt and new_tokens together take")
         if run.device == "cpu" and not installed("numba"):
             run.note("numba is not installed: writing takes two to three times as long (pip install -e '.[compiled]')")
-    stream = text.token_stream(data.limited(data.texts(cfg.data.test, "test", run), cfg.data.characters), tokenizer)
-    chunks = text.chunked(stream, cfg.data.context, cfg.data.test_chunks)
+    chunks = text.load(cfg.data.test, tokenizer, cfg.data.context, characters=cfg.data.characters,
+                       limit=cfg.data.test_chunks, run=run)  # fmt: skip
     data.check_ids(model, cfg.model.path, chunks, *([] if ids is None else [ids]))
-    losses = run.stage(
-        "losses",
-        lambda: chunk_losses(model, chunks, cfg.batch_size, lambda batches: run.progress(batches, "evaluate")),
-    )
+    track = partial(run.progress, description="evaluate")
+    losses = run.stage("losses", chunk_losses, model, chunks, cfg.batch_size, track)
     if not torch.isfinite(losses).all():
         raise UserError(
-            f"{cfg.model.path} gives losses that are not finite: its weights are damaged, or overflow in {cfg.model.dtype}"
+            f"{cfg.model.path} gives losses that are not finite: its weights are damaged, "
+            f"or overflow in {cfg.model.dtype}"
         )
     found = {"perplexity": math.exp(losses.mean().item()), "context": cfg.data.context, "chunks": len(chunks)}
     try:

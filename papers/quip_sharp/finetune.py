@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from papers.quip_sharp.hessians import Visit, check_calibration, decoder_layers, forward_ids, output_head
-from papers.quip_sharp.incoherence import as_generator
 from papers.quip_sharp.linear import QuantLinear
 
 Loop = Callable[[int, Mapping[str, Any]], Iterable[int]]  # (steps, state by name) -> 0 .. steps-1, or a rest of them
@@ -50,7 +49,7 @@ class Tuning:
         return self.train + self.valid
 
 
-def finetune_block(visit: Visit, tuning: Tuning, rng: object, last: bool = False) -> list[dict]:
+def finetune_block(visit: Visit, tuning: Tuning, generator: torch.Generator, last: bool = False) -> list[dict]:
     """Fine-tuning (a), one stage: train what is still trainable in the visited layer to give the original's outputs.
 
     Called after each group of linears has been quantised; after the last one nothing is trained (as in the official
@@ -75,7 +74,7 @@ def finetune_block(visit: Visit, tuning: Tuning, rng: object, last: bool = False
         output = visit.call(_gather(visit.inputs, index))  # (len(index), ctx, d)
         return nn.functional.mse_loss(output, _gather(visit.outputs, index).to(output.device))
 
-    return fit(loss, signs, others, tuning, rng)
+    return fit(loss, signs, others, tuning, generator)
 
 
 def _gather(batches: Sequence[Tensor], index: Tensor) -> Tensor:
@@ -89,7 +88,7 @@ def finetune_model(
     teacher: nn.Module,
     tokens: Tensor,
     tuning: Tuning,
-    rng: object,
+    generator: torch.Generator,
     *,
     head: bool = True,
     recompute: bool = False,
@@ -133,7 +132,7 @@ def finetune_model(
         p.requires_grad_(False)
     try:
         with recomputed(model if recompute else None):
-            return fit(loss, signs, others, tuning, rng, loop)
+            return fit(loss, signs, others, tuning, generator, loop)
     finally:
         for p in frozen:
             p.requires_grad_(True)
@@ -147,13 +146,13 @@ def fit(
     signs: list[nn.Parameter],
     others: list[nn.Parameter],
     tuning: Tuning,
-    rng: object,
+    generator: torch.Generator,
     loop: Loop | None = None,
 ) -> list[dict]:
     """Adam with linear decay over two groups of parameters; the epoch with the lowest validation loss is kept.
 
-    loss(index): mean loss of the sequences at index. Sequences 0 .. train-1 are trained on, in an order that rng alone
-    decides; the next `valid` are validated on. Epoch 0, before any step, takes part in the choice, so the result is never
+    loss(index): mean loss of the sequences at index. Sequences 0 .. train-1 are trained on, in an order that the generator
+    alone decides; the next `valid` are validated on. Epoch 0, before any step, takes part in the choice, so the result is never
     worse on the validation set. loop(steps, state): the step numbers to do; one that restores `state` (modules and
     optimisers by name) and goes on, as `common.training.resumable` does, gives the result of the uninterrupted loop.
     Returns rows {epoch, train_loss, valid_loss, best}. ValueError for half-precision parameters.
@@ -161,7 +160,6 @@ def fit(
     parameters = [*signs, *others]
     if any(p.dtype not in (torch.float32, torch.float64) for p in parameters):
         raise ValueError("fine-tuning needs float32 parameters (Adam's steps vanish in half): use model.float()")
-    generator = as_generator(rng)
     # All orders are drawn before the first step, so that they do not depend on where a resumed loop begins.
     orders = [torch.randperm(tuning.train, generator=generator).split(tuning.batch_size) for _ in range(tuning.epochs)]
     valid = torch.arange(tuning.train, tuning.sequences)

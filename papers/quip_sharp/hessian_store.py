@@ -6,24 +6,15 @@ layer's are in memory at a time. A pass that was killed goes on: layers that are
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from common.errors import UserError
-from common.files import sha256_of
 from common.run import Run
 from papers.quip_sharp.hessians import Visit, collect_hessians, decoder_layers, walk
 
 FORMAT = 1  # to be raised when what is stored, or how it is computed, changes
-
-
-def model_key(folder: str) -> list[str]:
-    """What tells one model's weights from another's: the sha256 of their files (of a hub id, its name)."""
-    files = sorted(Path(folder).glob("*.safetensors"))
-    return [sha256_of(file) for file in files] or [folder]
 
 
 def tokens_key(tokens: Tensor) -> list:
@@ -34,7 +25,7 @@ def tokens_key(tokens: Tensor) -> list:
 class StoredHessians(Mapping[str, Tensor]):
     """Name of a linear -> H (n, n) float64, named as `collect_hessians` names them. Made or found when constructed.
 
-    key: what the Hessians depend on besides the calibration tokens (`model_key`, the model's config and dtype).
+    key: what the Hessians depend on besides the calibration tokens (sums of the weights, the model's config and dtype).
     """
 
     def __init__(
@@ -42,33 +33,20 @@ class StoredHessians(Mapping[str, Tensor]):
     ):
         self.run = run
         self.key = [FORMAT, key, tokens_key(calibration), batch_size, run.device, run.threads, torch.__version__]
-        found = decoder_layers(model)
-        layers = ["model"] if found is None else [f"{found[0]}.{i}" for i in range(len(found[1]))]
-        visits: Iterator[Visit] | None = None
+        measure = _Measurement(model, calibration, batch_size, offload)
         self.layer_of: dict[str, str] = {}
-        for index, layer in enumerate(run.progress(layers, "Hessians")):
-
-            def measure(index: int = index, layer: str = layer) -> dict[str, Tensor]:
-                nonlocal visits
-                if found is None:
-                    return {name: pack(H) for name, H in collect_hessians(model, calibration, batch_size).items()}
-                if visits is None:
-                    visits = walk(model, calibration, batch_size, moments=layers[index:], offload=offload)
-                visit = next(visit for visit in visits if visit.name == layer)
-                return {f"{layer}.{group[0]}": pack(moment.matrix()) for group, moment in visit.hessians.items()}
-
-            names = run.stage(f"hessians-{layer}", lambda: finite(measure()), self.key, shared=True)
+        for layer in run.progress(measure.layers, "Hessians"):
+            names = run.stage(f"hessians-{layer}", measure, layer, key=self.key, shared=True)
             self.layer_of |= dict.fromkeys(names, layer)
-        self._read = lru_cache(maxsize=1)(self._read_layer)
-
-    def _read_layer(self, layer: str) -> dict[str, Tensor]:
-        def gone() -> dict:
-            raise UserError(f"the cached Hessians of {layer} have been removed while they were in use: run again")
-
-        return self.run.stage(f"hessians-{layer}", gone, self.key, shared=True)
+        self._latest: tuple[str, dict[str, Tensor]] = ("", {})  # the layer that was read last
 
     def __getitem__(self, name: str) -> Tensor:
-        return unpack(self._read(self.layer_of[name])[name])
+        layer = self.layer_of[name]
+        if self._latest[0] != layer:
+            self._latest = ("", {})  # or two layers' would be in memory
+            kept = self.run.stage(f"hessians-{layer}", _gone, layer, key=self.key, shared=True)
+            self._latest = (layer, kept)
+        return from_lower_triangle(self._latest[1][name])
 
     def __contains__(self, name: object) -> bool:  # Mapping's own would read the file
         return name in self.layer_of
@@ -78,6 +56,33 @@ class StoredHessians(Mapping[str, Tensor]):
 
     def __len__(self) -> int:
         return len(self.layer_of)
+
+
+class _Measurement:
+    """The Hessians of one layer after another, in one pass that begins with the first layer asked for."""
+
+    def __init__(self, model: nn.Module, calibration: Tensor, batch_size: int, offload: str | None):
+        self.model, self.calibration, self.batch_size, self.offload = model, calibration, batch_size, offload
+        found = decoder_layers(model)
+        self.layers = [] if found is None else [f"{found[0]}.{i}" for i in range(len(found[1]))]
+        self.whole = not self.layers
+        self.layers = self.layers or ["model"]
+        self.visits: Iterator[Visit] | None = None
+
+    def __call__(self, layer: str) -> dict[str, Tensor]:
+        if self.whole:
+            hessians = collect_hessians(self.model, self.calibration, self.batch_size)
+            return finite({name: lower_triangle(H) for name, H in hessians.items()})
+        if self.visits is None:
+            rest = self.layers[self.layers.index(layer) :]
+            self.visits = walk(self.model, self.calibration, self.batch_size, moments=rest, offload=self.offload)
+        visit = next(visit for visit in self.visits if visit.name == layer)
+        moments = visit.hessians.items()
+        return finite({f"{layer}.{group[0]}": lower_triangle(moment.matrix()) for group, moment in moments})
+
+
+def _gone(layer: str) -> dict[str, Tensor]:
+    raise UserError(f"the cached Hessians of {layer} have been removed while they were in use: run again")
 
 
 def finite(hessians: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -91,13 +96,13 @@ def finite(hessians: dict[str, Tensor]) -> dict[str, Tensor]:
     return hessians
 
 
-def pack(H: Tensor) -> Tensor:
+def lower_triangle(H: Tensor) -> Tensor:
     """The lower triangle, row by row: (n, n) -> (n (n + 1) / 2,) float32, a quarter of the float64 matrix."""
     return torch.cat([row[: i + 1] for i, row in enumerate(H.float().cpu())])
 
 
-def unpack(lower: Tensor) -> Tensor:
-    """Inverse of `pack`: -> (n, n) float64, symmetric."""
+def from_lower_triangle(lower: Tensor) -> Tensor:
+    """Inverse of `lower_triangle`: -> (n, n) float64, symmetric."""
     n = int((2 * lower.numel()) ** 0.5)
     H = torch.zeros(n, n, dtype=torch.float64)
     for i, row in enumerate(lower.split(list(range(1, n + 1)))):

@@ -9,6 +9,7 @@ round.) They start as random signs and may become arbitrary reals in fine-tuning
 import logging
 from collections.abc import Callable
 from functools import cache
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -17,7 +18,10 @@ from torch import Tensor, nn
 from common.errors import UserError
 from papers.quip_sharp import codebooks
 from papers.quip_sharp.codebooks import Codebook
-from papers.quip_sharp.incoherence import Rotation, apply_core, empty_state
+from papers.quip_sharp.incoherence import apply_core, empty_state
+
+if TYPE_CHECKING:
+    from papers.quip_sharp.quantize_weight import Quantized
 
 log = logging.getLogger(__name__)
 CHUNK = 1 << 18  # weights decoded at a time: 1 MB of float32, which stays in cache; 4096 x 4096 would be 64 MB
@@ -100,20 +104,26 @@ class QuantLinear(nn.Module):
         self._pending: tuple | None = None  # see `part`
 
     @classmethod
-    def from_quantized(cls, quantized, bias: Tensor | None = None) -> "QuantLinear":
-        """The layer of a `quantizer.Quantized` (one made by a QuIP# method, which has words)."""
-        if quantized.words is None:
+    def from_quantized(cls, quantized: "Quantized", bias: Tensor | None = None) -> "QuantLinear":
+        """The layer of a weight that was quantised by a QuIP# method: ValueError for one that has no words."""
+        U, V, codebook = quantized.U, quantized.V, quantized.codebook
+        if quantized.words is None or U is None or V is None or codebook is None:
             raise ValueError(f"method {quantized.method!r} leaves a dense weight, not words: use it in nn.Linear")
-        U, V = quantized.U, quantized.V
-        layer = cls(**spec_of(quantized, bias is not None))
-        state = {"words": quantized.words, "SU": quantized.SU, "SV": quantized.SV, "scale": quantized.scale}
+        layer = cls(V.n, U.n, codebook.name, splits=quantized.splits, cores=(U.core, V.core), sizes=(U.size, V.size),
+                    residual_scale=codebook.residual_scale, bias=bias is not None)  # fmt: skip
+        state = {
+            "words": quantized.words,
+            "SU": quantized.SU,
+            "SV": quantized.SV,
+            "scale": quantized.scale,
+            "bias": bias,
+        }
         state |= {f"U_{name}": value for name, value in U.state.items()}
         state |= {f"V_{name}": value for name, value in V.state.items()}
-        if bias is not None:
-            state["bias"] = bias.detach()
         for name, value in state.items():
-            setattr(layer, name, value.detach().clone())
-        layer.quantization = quantized.record()
+            if value is not None:
+                setattr(layer, name, value.detach().clone())
+        layer.quantization = quantized.row()
         return layer.to(quantized.words.device)
 
     def spec(self) -> dict:
@@ -271,19 +281,3 @@ def set_submodule(parent: nn.Module, name: str, module: nn.Module) -> None:
     """Put module in the place of parent's submodule called name."""
     path, _, leaf = name.rpartition(".")
     setattr(parent.get_submodule(path), leaf, module)
-
-
-def spec_of(quantized, bias: bool) -> dict:
-    """Constructor arguments of the QuantLinear of a `quantizer.Quantized`."""
-    U: Rotation = quantized.U
-    V: Rotation = quantized.V
-    return {
-        "in_features": V.n,
-        "out_features": U.n,
-        "codebook": quantized.codebook.name,
-        "splits": tuple(quantized.splits),
-        "cores": (U.core, V.core),
-        "sizes": (U.size, V.size),
-        "residual_scale": quantized.codebook.residual_scale,
-        "bias": bias,
-    }

@@ -1,64 +1,61 @@
-"""Quantise a language model with QuIP# and save a folder that transformers loads (after `import papers.quip_sharp.hf`)."""
+"""Quantise a language model with QuIP# and save a folder that transformers loads (`transformers_io`)."""
 
 from __future__ import annotations
 
 import tempfile
+from pathlib import Path
 
 from common.errors import UserError
 from common.experiment import Run, main
+from common.files import write_atomic
 
 
 def quantize(cfg, run: Run) -> None:
-    from pathlib import Path
-
     import torch
 
     from common.metrics.language import perplexity
-    from papers.quip_sharp import data, hf, settings
-    from papers.quip_sharp.model import bits_per_weight, records
-    from papers.quip_sharp.pipeline import Quantizer
-    from papers.quip_sharp.quantizer import METHODS, RECIPES, widths
+    from papers.quip_sharp import data, settings, transformers_io
+    from papers.quip_sharp.quantize_llm import bits_per_weight, rows_of
+    from papers.quip_sharp.quantize_weight import widths
+    from papers.quip_sharp.resumable import LanguageModelJob
 
     settings.check(cfg)
-    settings.check_methods((cfg.method,), METHODS)
-    if cfg.method not in RECIPES:
-        raise UserError(f"method={cfg.method} leaves no words to save: choose one of {', '.join(RECIPES)}")
-    if cfg.bits not in widths(cfg.method) or not isinstance(cfg.bits, int):
+    if cfg.bits not in widths(cfg.method):
         raise UserError(f"bits={cfg.bits}: {cfg.method} takes {', '.join(map(str, widths(cfg.method)))}")
-    if cfg.save_dtype not in (None, "float32", "bfloat16", "float16"):
-        raise UserError(f"save_dtype={cfg.save_dtype}: choose float32, bfloat16 or float16, or leave it out")
     if not cfg.out:
         raise UserError("name the folder to write: add out=FOLDER to the command")
-    out = Path(cfg.out).expanduser().absolute()
-    run.stage("out", lambda: make_empty(out))  # from now on it is this run's, resumed or not
+    out = own_folder(cfg.out, run)
 
     inputs = data.load(cfg, run)
-    model, history = Quantizer(cfg, run, inputs).quantize(cfg.method, cfg.bits, cfg.finetune)
-    run.table(
-        "layers", [{key: row[key] for key in ("name", "bits_per_weight", "proxy_error")} for row in records(model)]
-    )
+    model, history = LanguageModelJob(cfg, run, inputs).quantize(cfg.method, cfg.bits, cfg.finetune)
+    shown = ("name", "bits_per_weight", "proxy_error")
+    run.table("layers", [{key: row[key] for key in shown} for row in rows_of(model)])
     if history:
         run.table("tuning", history)
     found = {"bits_per_weight": bits_per_weight(model)}
     if cfg.evaluate:
         for name, measured in (("fp", inputs.model), ("quantized", model)):
-
-            def value_of(measured=measured) -> float:
-                return perplexity(measured, inputs.test, batch_size=cfg.batch_size)
-
-            found[f"perplexity.{name}"] = run.stage(f"perplexity-{name}", value_of)
+            value = run.stage(f"perplexity-{name}", perplexity, measured, inputs.test, cfg.batch_size)
+            found[f"perplexity.{name}"] = value
     if run.is_main:
         if cfg.save_dtype is not None:
             model.to(getattr(torch, cfg.save_dtype))  # words, signs and scales keep their own
-        hf.save_pretrained(model, out, inputs.tokenizer)
+        transformers_io.save_pretrained(model, out, inputs.tokenizer)
         found["megabytes"] = sum(file.stat().st_size for file in out.glob("*.safetensors")) / 1e6
         run.say(f"quantised model: {out} ({found['megabytes']:.1f} MB of weights)")
     run.log(found)
     run.table("summary", [{**found, "context": cfg.data.context}])
 
 
-def make_empty(folder) -> None:
-    """The folder to write is made before the work, where it can be: UserError where it cannot, or holds something."""
+def own_folder(path: str, run: Run) -> Path:
+    """The folder to write, made before the work: UserError where that cannot be, or where it holds something.
+
+    A run that is resumed, from whatever folder, goes on with the one that it had made.
+    """
+    kept = run.dir / "out_folder"
+    if kept.exists():
+        return Path(kept.read_text())
+    folder = Path(path).expanduser().absolute()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
@@ -67,6 +64,9 @@ def make_empty(folder) -> None:
             pass
     except OSError as error:
         raise UserError(f"out={folder} cannot be written ({error.strerror}): name another folder") from None
+    if run.is_main:
+        write_atomic(kept, str(folder))
+    return folder
 
 
 if __name__ == "__main__":

@@ -12,55 +12,24 @@ from torch import Tensor, nn
 from common.data import text
 from common.metrics.language import perplexity
 from common.models import language
-from common.rng import seeded
 from common.run import Run
-from common.training import resumable
-from papers.quip_sharp import data, plots
+from papers.quip_sharp import plots
 from papers.quip_sharp.hessians import collect_hessians, decoder_layers
-from papers.quip_sharp.model import quantize_model, summary
+from papers.quip_sharp.quantize_llm import quantize_model, summary
 
 
-def study(cfg: Any, run: Run) -> None:
+def perplexity_by_size(cfg: Any, run: Run) -> None:
     """Train cfg.scaling.widths from scratch, quantise each at 2, 3 and 4 bits, and compare 3 with 4 bits at equal size."""
     _, tokenizer = language.load(cfg.model.path, run=run)
-    context = cfg.data.context
-    documents = data.limited(data.texts(cfg.data.calibration, "train", run), cfg.data.characters)
-    stream = text.token_stream(documents, tokenizer)
-    calibration = data.random_windows(
-        documents, tokenizer, context, cfg.data.calibration_sequences, run.rng("calibration").torch
-    )
-    test = text.chunked(
-        text.token_stream(data.limited(data.texts(cfg.data.test, "test", run), cfg.data.characters), tokenizer),
-        context,
-        cfg.data.test_chunks,
-    )
-    options = {name: cfg.quantize[name] for name in ("tune", "sigma", "rescale_rows")}
+    context, limit = cfg.data.context, cfg.data.characters
+    stream = text.stream(cfg.data.calibration, tokenizer, characters=limit, run=run)
+    generator = run.rng("calibration").torch
+    calibration = text.windows(stream, context, cfg.data.calibration_sequences, generator)
+    test = text.load(cfg.data.test, tokenizer, context, characters=limit, limit=cfg.data.test_chunks, run=run)
     rows: list[dict] = []
     for width in cfg.scaling.widths:
-        model = build(width, len(tokenizer), context, cfg.scaling, run.rng("init", width).seed).to(run.device)
-        with run.time(f"train.{width}"):
-            fit(model, stream, context, cfg.scaling, run, f"width{width}")
-
-        def measure(model: nn.Module = model, width: int = width) -> list[dict]:
-            model.eval()
-            hessians = collect_hessians(model, calibration, cfg.batch_size)
-            layers = decoder_layers(model)
-            assert layers is not None
-            weights = sum(m.weight.numel() for m in layers[1].modules() if isinstance(m, nn.Linear))
-            found = []
-            for bits in (16, 2, 3, 4):
-                quantized, stored = model, 16.0
-                if bits < 16:
-                    rho = cfg.quantize.rho[f"bits{bits}"]
-                    quantized = quantize_model(
-                        model, None, "quip_sharp", bits, run.rng("signs", width), hessians=hessians, rho=rho, **options
-                    )
-                    stored = summary(quantized)["bits_per_weight"]
-                ppl = perplexity(quantized, test, batch_size=cfg.batch_size)
-                found.append({"width": width, "bits": bits, "kilobytes": weights * stored / 8000, "perplexity": ppl})
-            return found
-
-        rows += run.stage(f"width{width}", measure)
+        model = train(width, len(tokenizer), stream, cfg, run)
+        rows += run.stage(f"width{width}", _measured, model, width, calibration, test, cfg, run)
     for row in rows:
         run.log({f"scaling.{row['width']}.{row['bits']}bit.perplexity": row["perplexity"]})
     budgets = compare(rows, 3, 4)
@@ -72,35 +41,39 @@ def study(cfg: Any, run: Run) -> None:
     run.figure("scaling", plots.scaling(rows))
 
 
-def build(width: int, vocabulary: int, context: int, cfg: Any, seed: int) -> nn.Module:
-    """A Llama of this width, its feed-forward 2.5 times as wide, with fresh weights."""
-    from transformers import LlamaConfig, LlamaForCausalLM
+def train(width: int, vocabulary: int, stream: Tensor, cfg: Any, run: Run) -> nn.Module:
+    """A Llama of this width, trained from scratch on random windows of the stream; resumable."""
+    settings, context = cfg.scaling, cfg.data.context
+    model = language.llama(vocabulary, hidden=width, blocks=settings.blocks, heads=settings.heads, context=context,
+                           seed=run.rng("init", width).seed).to(run.device)  # fmt: skip
+    how = language.Fit(steps=settings.steps, lr=settings.lr, warmup=settings.warmup, decay=0.5, log_every=100,
+                       weight_decay=settings.weight_decay, save_seconds=settings.save_seconds)  # fmt: skip
+    # norms are decayed too, unlike `language.adamw` has it: the recorded figures were measured so
+    optimizer = torch.optim.AdamW(model.parameters(), lr=how.lr, betas=how.betas, weight_decay=how.weight_decay)
+    name = f"width{width}"
+    batches = text.batches(stream, context, settings.batch_size, run, name, "batch")
+    with run.time(f"train.{width}"):
+        language.fit(model, batches, how, run, name, optimizer=optimizer)
+    return model.eval()
 
-    config = LlamaConfig(
-        vocab_size=vocabulary, hidden_size=width, intermediate_size=5 * width // 2, num_hidden_layers=cfg.blocks,
-        num_attention_heads=cfg.heads, num_key_value_heads=cfg.heads, max_position_embeddings=context,
-        tie_word_embeddings=True,
-    )  # fmt: skip
-    with seeded(seed):
-        return LlamaForCausalLM(config)
 
-
-def fit(model: nn.Module, stream: Tensor, context: int, cfg: Any, run: Run, name: str) -> None:
-    """Train on random windows of the stream; resumable."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=cfg.lr, betas=(0.9, 0.95), weight_decay=cfg.weight_decay)
-    model.train()
-    for step in resumable(run, name, cfg.steps, {"model": model, "optimizer": optimizer}, cfg.save_seconds):
-        for group in optimizer.param_groups:
-            group["lr"] = cfg.lr * min(1.0, (step + 1) / cfg.warmup, 2 * (cfg.steps - step) / cfg.steps)
-        starts = torch.randint(len(stream) - context, (cfg.batch_size,), generator=run.rng(name, "batch", step).torch)
-        batch = stream[starts[:, None] + torch.arange(context)].to(run.device)  # (batch, context)
-        loss = model(input_ids=batch, labels=batch, use_cache=False).loss
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        if (step + 1) % 100 == 0:
-            run.log({f"{name}.loss": loss.item()}, step=step + 1)
+def _measured(model: nn.Module, width: int, calibration: Tensor, test: Tensor, cfg: Any, run: Run) -> list[dict]:
+    """Size and perplexity of one model in 16, 2, 3 and 4 bits."""
+    hessians = collect_hessians(model, calibration, cfg.batch_size)
+    layers = decoder_layers(model)
+    assert layers is not None
+    weights = sum(m.weight.numel() for m in layers[1].modules() if isinstance(m, nn.Linear))
+    options = {name: cfg.quantize[name] for name in ("tune", "sigma", "rescale_rows")}
+    rows = []
+    for bits in (16, 2, 3, 4):
+        quantized, stored = model, 16.0
+        if bits < 16:
+            rho, signs = cfg.quantize.rho[f"bits{bits}"], run.rng("signs", width)
+            quantized = quantize_model(model, None, "quip_sharp", bits, signs, hessians=hessians, rho=rho, **options)
+            stored = summary(quantized)["bits_per_weight"]
+        ppl = perplexity(quantized, test, cfg.batch_size)
+        rows.append({"width": width, "bits": bits, "kilobytes": weights * stored / 8000, "perplexity": ppl})
+    return rows
 
 
 def compare(rows: Sequence[dict], a: int, b: int, budgets: int = 3) -> list[dict]:

@@ -38,7 +38,7 @@ def test_rows_of_zeros_and_of_one_sign_are_harmless():
 
 
 def test_gptq_does_not_depend_on_its_block():
-    W, H = synthetic.layer(8, 40, 0)
+    W, H = synthetic.layer(8, 40, gen(0))
     step, zero = minmax_grid(W.double(), 3)
     quantize = lambda w: round_to_grid(w, step, zero, 3)  # noqa: E731
     results = [gptq_columns(W.double(), H, quantize, block) for block in (1, 7, 40, 128)]
@@ -51,7 +51,7 @@ def test_gptq_with_a_diagonal_hessian_is_rtn():
 
 
 def test_gptq_survives_inputs_that_never_fire():
-    W, H = synthetic.layer(8, 32, 0)
+    W, H = synthetic.layer(8, 32, gen(0))
     H[:, 3] = H[3] = 0
     W_hat = gptq(W, H, 3)
     assert torch.isfinite(W_hat).all()
@@ -107,7 +107,7 @@ def quip_in_dense_matrices(W, H, bits, generator):
 @pytest.mark.parametrize("bits", [2, 3, 4])
 @pytest.mark.parametrize("seed", [0, 1])
 def test_baselines_agree_with_their_plain_forms(bits, seed):
-    W, H = synthetic.layer(12, 48, seed)
+    W, H = synthetic.layer(12, 48, gen(seed))
     W = W.double()
     assert torch.allclose(rtn(W, bits), rtn_by_rows(W, bits), atol=1e-6)
     assert torch.allclose(gptq(W, H, bits), gptq_by_solving(W, H, bits), atol=1e-6)
@@ -116,26 +116,26 @@ def test_baselines_agree_with_their_plain_forms(bits, seed):
 
 @pytest.mark.parametrize("bits", [2, 3, 4])
 def test_each_baseline_beats_the_one_before(bits):
-    W, H = synthetic.layer(64, 128, 0)
+    W, H = synthetic.layer(64, 128, gen(0))
     errors = [proxy_error(W, w, H) for w in (rtn(W, bits), gptq(W, H, bits), quip(W, H, bits, gen()))]
     assert errors[0] > 1.3 * errors[1] > 1.3 * 1.3 * errors[2]
 
 
 def test_quips_greedy_passes_lower_its_loss():
-    W, H = synthetic.layer(32, 64, 0)
+    W, H = synthetic.layer(32, 64, gen(0))
     errors = [proxy_error(W, quip(W, H, 2, gen(), greedy_passes=k), H) for k in (0, 3)]
     assert errors[1] < errors[0]
 
 
 def test_quip_of_zeros_is_zero_and_survives_dead_inputs():
-    _, H = synthetic.layer(8, 32, 0)
+    _, H = synthetic.layer(8, 32, gen(0))
     assert (quip(torch.zeros(8, 32), H, 2, gen()) == 0).all()
     H[:, 3] = H[3] = 0
     assert torch.isfinite(quip(torch.randn(8, 32, generator=gen()), H, 2, gen())).all()
 
 
 def test_rescale_balances_weight_and_hessian():
-    W, H = synthetic.layer(16, 32, 1)
+    W, H = synthetic.layer(16, 32, gen(1))
     s = rescale(W, H)
     weight, inputs = (W.double() * s).square().sum(0), H.diagonal() / s**2
     ratio = weight / inputs

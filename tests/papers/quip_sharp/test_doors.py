@@ -12,7 +12,7 @@ from papers.quip_sharp import baselines, codebooks, e8p, hadamard, lookup, synth
 from papers.quip_sharp.hessians import check_calibration, collect_hessians
 from papers.quip_sharp.incoherence import as_generator
 from papers.quip_sharp.ldlq import block_ldl, block_ldlq, factor
-from papers.quip_sharp.quantizer import METHODS, quantize_linear
+from papers.quip_sharp.quantize_weight import METHODS, quantize_linear
 
 NAN, INF = float("nan"), float("inf")
 
@@ -23,7 +23,7 @@ def gen(seed: int = 0) -> torch.Generator:
 
 @pytest.fixture(scope="module")
 def layer():
-    return synthetic.layer(16, 32, 0, outliers=2)
+    return synthetic.layer(16, 32, gen(0), outliers=2)
 
 
 # -------------------------------------------------------------------------------------------------- far from the ball

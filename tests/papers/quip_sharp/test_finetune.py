@@ -8,11 +8,11 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM
 
-from papers.quip_sharp import hf, quantize_model
+from papers.quip_sharp import quantize_model, transformers_io
 from papers.quip_sharp.finetune import Tuning, finetune_model, fit, untie_head
 from papers.quip_sharp.hessians import collect_hessians
 from papers.quip_sharp.linear import QuantLinear
-from papers.quip_sharp.model import records
+from papers.quip_sharp.quantize_llm import rows_of
 
 TUNING = Tuning(train=8, valid=4, epochs=3, batch_size=4, lr_signs=5e-3, lr_others=1e-3)
 
@@ -20,6 +20,10 @@ TUNING = Tuning(train=8, valid=4, epochs=3, batch_size=4, lr_signs=5e-3, lr_othe
 @pytest.fixture(scope="module")
 def hessians(llama, tokens):
     return collect_hessians(llama(), tokens)
+
+
+def gen(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
 
 
 def words(model) -> dict[str, torch.Tensor]:
@@ -42,7 +46,7 @@ def test_block_tuning_lowers_the_blocks_error_and_keeps_the_best_epoch(llama, to
         rope = plain.model.rotary_emb(x, position)
         target, a, b = (m.model.layers[0](x, position_embeddings=rope) for m in (llama(), plain, tuned))
     assert (b - target).square().mean() < (a - target).square().mean()
-    for row in records(tuned):
+    for row in rows_of(tuned):
         history = row["tuning"]
         assert bool(history) == ("down_proj" not in row["name"])  # no stage after the last linear
         if history:
@@ -74,7 +78,7 @@ def block_error(layer, model, x, target) -> float:
 def test_block_tuning_begins_with_the_distance_from_the_original_layers_outputs(llama, tokens):
     """On the validation sequences, for the original's inputs, with the first group quantised and nothing tuned yet."""
     original, plain = llama(), quantize_model(llama(), tokens)
-    history = {row["name"]: row["tuning"] for row in records(quantize_model(llama(), tokens, tuning=TUNING))}
+    history = {row["name"]: row["tuning"] for row in rows_of(quantize_model(llama(), tokens, tuning=TUNING))}
     for i, (x, target) in enumerate(blocks(original, tokens)):
         layer = copy.deepcopy(original.model.layers[i])
         for name in ("q_proj", "k_proj", "v_proj"):
@@ -133,7 +137,7 @@ def test_block_tuning_needs_its_sequences_and_float32(llama, tokens):
 
 
 def tune(model, teacher, tokens, recompute=False, loop=None, **changes):
-    return finetune_model(model, teacher, tokens, replace(TUNING, **changes), 0, recompute=recompute, loop=loop)
+    return finetune_model(model, teacher, tokens, replace(TUNING, **changes), gen(), recompute=recompute, loop=loop)
 
 
 def test_end_to_end_tuning_lowers_the_loss_and_keeps_every_word(llama, tokens, hessians):
@@ -229,7 +233,7 @@ def test_tied_head_is_untied_and_the_embedding_kept(llama, tokens, hessians, tmp
     assert model.lm_head.weight is not model.model.embed_tokens.weight
     assert torch.equal(model.model.embed_tokens.weight, teacher.model.embed_tokens.weight)
     assert not untie_head(model)
-    hf.save_pretrained(model, tmp_path)  # the untied head must survive the way to disk and back
+    transformers_io.save_pretrained(model, tmp_path)  # the untied head must survive the way to disk and back
     again = AutoModelForCausalLM.from_pretrained(tmp_path)
     with torch.no_grad():
         assert torch.equal(again(tokens).logits, model(tokens).logits)
@@ -258,7 +262,7 @@ def test_rates_fall_linearly_to_zero_each_group_its_own():
     """Adam's step is the rate where the gradient is constant: 4 steps at 1, 3/4, 2/4, 1/4 of it."""
     sign, other = (nn.Parameter(torch.zeros((), dtype=torch.float64)) for _ in range(2))
     tuning = Tuning(train=2, valid=1, epochs=2, batch_size=1, lr_signs=0.1, lr_others=0.01)
-    fit(lambda index: sign + other, [sign], [other], tuning, 0)
+    fit(lambda index: sign + other, [sign], [other], tuning, gen())
     assert [sign.item(), other.item()] == pytest.approx([-0.25, -0.025], rel=1e-5)
 
 
@@ -270,6 +274,6 @@ def test_fit_stops_after_patience_worse_epochs():
         return p * 0 + next(losses)
 
     tuning = Tuning(train=1, valid=1, epochs=10, batch_size=1, lr_signs=0.1, lr_others=0.1, patience=2)
-    history = fit(loss, [p], [], tuning, 0)
+    history = fit(loss, [p], [], tuning, gen())
     assert [row["epoch"] for row in history] == [0, 1, 2]
     assert [row["best"] for row in history] == [True, False, False]

@@ -70,7 +70,7 @@ def test_signs_survive_a_generator_that_gives_zeros(monkeypatch):
 def test_rht_makes_weight_and_hessian_incoherent(seed):
     """E1: mu_W 28-46 and mu_H 19-22 before, at most 6 after, under the bounds of Lemma 3.1 with delta = 0.01."""
     m, n = 64, 128
-    W, H = synthetic.layer(m, n, seed)
+    W, H = synthetic.layer(m, n, gen(seed))
     U, V = draw("rht", m, gen(seed)), draw("rht", n, gen(seed + 1))
     W_tilde, H_tilde = rotate_weight(W, U, V), rotate_hessian(H, V)
     assert inc.mu_weight(W) > 10

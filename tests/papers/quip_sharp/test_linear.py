@@ -8,7 +8,7 @@ from torch import nn
 
 from papers.quip_sharp import linear, synthetic
 from papers.quip_sharp.linear import FusedPart, QuantLinear
-from papers.quip_sharp.quantizer import RECIPES, quantize_linear
+from papers.quip_sharp.quantize_weight import RECIPES, quantize_linear
 
 
 def gen(seed: int = 0) -> torch.Generator:
@@ -16,7 +16,7 @@ def gen(seed: int = 0) -> torch.Generator:
 
 
 def quantized(m: int, n: int, method: str = "quip_sharp", bits: int = 2, parts: tuple[int, ...] = ()):
-    W, H = synthetic.layer(m, n, 0, outliers=1)
+    W, H = synthetic.layer(m, n, gen(0), outliers=1)
     return quantize_linear(W.split(parts) if parts else W, H, method, bits, 0)
 
 
@@ -130,7 +130,7 @@ def test_wrong_width_is_a_value_error():
         QuantLinear(64, 8, "e8p", splits=(4, 5))
     with pytest.raises(ValueError, match="multiple"):
         QuantLinear(65, 8, "e8p")
-    W, H = synthetic.layer(8, 16, 0)
+    W, H = synthetic.layer(8, 16, gen(0))
     with pytest.raises(ValueError, match="dense"):
         QuantLinear.from_quantized(quantize_linear(W, H, "rtn", 2))
 

@@ -15,8 +15,8 @@ def test_importing_the_package_does_not_import_torch():
 
 def test_three_names_are_exported_lazily():
     from papers.quip_sharp.linear import QuantLinear
-    from papers.quip_sharp.model import quantize_model
-    from papers.quip_sharp.quantizer import quantize_linear
+    from papers.quip_sharp.quantize_llm import quantize_model
+    from papers.quip_sharp.quantize_weight import quantize_linear
 
     assert quip_sharp.QuantLinear is QuantLinear
     assert quip_sharp.quantize_model is quantize_model

@@ -10,10 +10,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from papers.quip_sharp import hf
+from papers.quip_sharp import transformers_io
 from papers.quip_sharp.finetune import untie_head
 from papers.quip_sharp.linear import QuantLinear
-from papers.quip_sharp.model import bits_per_weight, quantize_model, records, summary
+from papers.quip_sharp.quantize_llm import bits_per_weight, quantize_model, rows_of, summary
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,7 @@ def quantized(llama, tokens):
 @pytest.fixture(scope="module")
 def folder(quantized, tmp_path_factory):
     path = tmp_path_factory.mktemp("quantized")
-    hf.save_pretrained(quantized, path)
+    transformers_io.save_pretrained(quantized, path)
     return path
 
 
@@ -39,14 +39,14 @@ def test_transformers_loads_the_folder_and_every_tensor_is_the_same(quantized, f
     before, after = quantized.state_dict(), again.state_dict()
     assert before.keys() == after.keys()
     assert all(torch.equal(before[key], after[key]) and before[key].dtype == after[key].dtype for key in before)
-    assert records(again) == records(quantized)
+    assert rows_of(again) == rows_of(quantized)
     assert again.lm_head.weight is again.model.embed_tokens.weight
 
 
 @pytest.mark.parametrize(("method", "bits"), [("quip_sharp", 3), ("quip_sharp_rfft", 4), ("quip_sharp_no_e8", 2)])
 def test_other_recipes_come_back_too(method, bits, llama, tokens, tmp_path):
     model = quantize_model(llama(), tokens, method, bits, 0)
-    hf.save_pretrained(model, tmp_path)
+    transformers_io.save_pretrained(model, tmp_path)
     assert torch.equal(logits(AutoModelForCausalLM.from_pretrained(tmp_path), tokens), logits(model, tokens))
 
 
@@ -57,7 +57,7 @@ def test_biases_odd_sizes_and_an_untied_head_come_back(dtype, llama, tokens, tmp
         if name.endswith("bias"):
             torch.nn.init.normal_(parameter)
     quantized = quantize_model(model, tokens, "quip_sharp", 2, 0)
-    hf.save_pretrained(quantized, tmp_path)
+    transformers_io.save_pretrained(quantized, tmp_path)
     again = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=dtype)
     again.model.rotary_emb = quantized.model.rotary_emb  # no part of the state: transformers keeps it in float32
     assert torch.equal(logits(again, tokens), logits(quantized, tokens))
@@ -115,7 +115,7 @@ def test_architectures_with_old_names_on_disk_load_too(kind, options, tokens, tm
     assert ("not in an nn.Linear" in caplog.text) == (
         kind == "mixtral"
     )  # its experts are one tensor: said, not quantised
-    hf.save_pretrained(model, tmp_path)
+    transformers_io.save_pretrained(model, tmp_path)
     assert torch.equal(logits(AutoModelForCausalLM.from_pretrained(tmp_path), tokens), logits(model, tokens))
 
 
@@ -125,14 +125,14 @@ def test_a_folder_is_written_whole_or_not_at_all(quantized, tmp_path):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        hf.save_pretrained(quantized, tmp_path / "out", Tokenizer())
+        transformers_io.save_pretrained(quantized, tmp_path / "out", Tokenizer())
     assert not list((tmp_path / "out").iterdir())
     (tmp_path / "link").symlink_to(tmp_path / "out")
-    hf.save_pretrained(quantized, tmp_path / "link")
+    transformers_io.save_pretrained(quantized, tmp_path / "link")
     assert {"config.json", "model.safetensors"} <= {path.name for path in (tmp_path / "out").iterdir()}
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match="is a file"):
-        hf.save_pretrained(quantized, tmp_path / "file")
+        transformers_io.save_pretrained(quantized, tmp_path / "file")
 
 
 def test_bits_per_weight_count_every_stored_bit(quantized, folder):
@@ -148,9 +148,9 @@ def test_a_fresh_process_computes_the_same(llama, tokens, tmp_path):
     recipes = [("quip_sharp", 1), ("quip_sharp", 2), ("quip_sharp", 3), ("quip_sharp_d4", 2), ("quip_sharp_no_e8", 2)]
     models = {f"{method}{bits}": quantize_model(llama(), tokens, method, bits, 0) for method, bits in recipes}
     for name, model in models.items():
-        hf.save_pretrained(model, tmp_path / name)
+        transformers_io.save_pretrained(model, tmp_path / name)
     code = (
-        "import sys, torch, papers.quip_sharp.hf\n"
+        "import sys, torch, papers.quip_sharp.transformers_io\n"
         "from transformers import AutoModelForCausalLM\n"
         "from safetensors.torch import load_file, save_file\n"
         "ids = load_file('ids.safetensors')['ids']\n"
@@ -255,9 +255,9 @@ def test_another_format_is_an_error(damaged):
 def test_a_model_that_is_not_quantised_or_in_tuning_is_not_saved(llama, tokens, tmp_path):
     dense = llama()
     with pytest.raises(ValueError, match="no QuantLinear"):
-        hf.save_pretrained(dense, tmp_path)
+        transformers_io.save_pretrained(dense, tmp_path)
     dense.save_pretrained(tmp_path)  # which it can as before
     model = quantize_model(llama(), tokens, "quip_sharp", 2, 0)
     next(m for m in model.modules() if isinstance(m, QuantLinear)).set_tuning()
     with pytest.raises(ValueError, match="tuned"):
-        hf.save_pretrained(model, tmp_path)
+        transformers_io.save_pretrained(model, tmp_path)

@@ -7,13 +7,12 @@ import pytest
 import torch
 from torch import nn
 
-from papers.quip_sharp import model as model_module
-from papers.quip_sharp import quantize_model
+from papers.quip_sharp import quantize_llm, quantize_model
 from papers.quip_sharp.finetune import Tuning
 from papers.quip_sharp.hessians import collect_hessians
 from papers.quip_sharp.linear import FusedPart, QuantLinear
-from papers.quip_sharp.model import records, summary
-from papers.quip_sharp.quantizer import METHODS, widths
+from papers.quip_sharp.quantize_llm import rows_of, summary
+from papers.quip_sharp.quantize_weight import METHODS, widths
 
 
 @pytest.fixture(scope="module")
@@ -93,14 +92,14 @@ def test_signs_depend_on_the_seed_and_the_name_alone(llama, hessians):
 
 def test_without_fusing_every_linear_is_its_own(llama, tokens, hessians):
     quantized = quantize_model(llama(), None, hessians=hessians, fuse=False)
-    assert summary(quantized)["matrices"] == 14
+    assert len(rows_of(quantized)) == 14
     assert not any(isinstance(m, FusedPart) for m in quantized.modules())
 
 
-def test_records_and_summary(llama, hessians):
+def test_rows_and_summary(llama, hessians):
     rows = []
     quantized = quantize_model(llama(), None, bits=3, hessians=hessians, on_group=rows.append, rho=0.9)
-    assert rows == records(quantized)
+    assert rows == rows_of(quantized)
     assert [row["name"] for row in rows[:4]] == [
         f"model.layers.0.{name}" for name in ("self_attn.q_proj", "self_attn.o_proj", "mlp.gate_proj", "mlp.down_proj")
     ]
@@ -111,7 +110,7 @@ def test_records_and_summary(llama, hessians):
     stored = sum(
         8 * t.numel() * t.element_size() for m in quantized.modules() if isinstance(m, QuantLinear) for t in m.buffers()
     )
-    assert total["bits_per_weight"] == pytest.approx(stored / total["weights"])
+    assert total["bits_per_weight"] == pytest.approx(stored / sum(row["weights"] for row in rows))
     with pytest.raises(ValueError, match="no quantised"):
         summary(llama())
 
@@ -168,9 +167,9 @@ def test_baselines_are_not_tuned_within_blocks(llama, tokens):
 def test_tuning_with_hessians_at_hand_runs_only_the_sequences_that_it_needs(llama, tokens, monkeypatch):
     hessians = collect_hessians(llama(), tokens)
     seen = []
-    original = model_module.walk
+    original = quantize_llm.walk
     monkeypatch.setattr(
-        model_module,
+        quantize_llm,
         "walk",
         lambda model, calibration, *a, **k: seen.append(len(calibration)) or original(model, calibration, *a, **k),
     )

@@ -1,6 +1,6 @@
-"""Quantised models as folders that transformers loads by itself.
+"""Saving and loading of quantised models as folders that transformers reads by itself.
 
-    import papers.quip_sharp.hf                                        # registers the quantiser
+    import papers.quip_sharp.transformers_io                                        # registers the quantiser
     model = AutoModelForCausalLM.from_pretrained("quantised-folder")   # then model.generate(...), as ever
 
 `save_pretrained(model, folder, tokenizer)` writes such a folder: config.json says which linears are quantised and how

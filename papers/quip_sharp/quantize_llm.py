@@ -19,15 +19,15 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from papers.quip_sharp.checkpoint import pack, unpack
+from papers.quip_sharp.checkpoint import layer_state, restore_layer
 from papers.quip_sharp.finetune import Tuning, finetune_block
 from papers.quip_sharp.hessians import Visit, collect_hessians, decoder_layers, groups_of, output_head, walk
 from papers.quip_sharp.incoherence import as_generator
 from papers.quip_sharp.linear import FusedPart, QuantLinear, set_submodule
-from papers.quip_sharp.quantizer import BASELINES, Quantized, quantize_linear
+from papers.quip_sharp.quantize_weight import BASELINES, Quantized, quantize_linear
 
 log = logging.getLogger(__name__)
-Keep = Callable[[str, Callable[[], dict]], dict]
+Keep = Callable[..., dict]  # (name, fn, *args) -> fn(*args), or what it returned before
 
 
 def quantize_model(
@@ -51,13 +51,13 @@ def quantize_model(
 
     calibration: (n_seq, ctx) int64; may be None where hessians, from `collect_hessians`, are given and tuning is off.
     QuIP# methods put `QuantLinear` in the linears' places (fuse: one for weights that share their inputs, each
-    represented by a `FusedPart`); baselines leave an nn.Linear holding W_hat. Either way there is one record for each
+    represented by a `FusedPart`); baselines leave an nn.Linear holding W_hat. Either way there is one row for each
     fused group, so that mean proxy errors of methods are over the same groups. method, bits, options (rho, tune,
-    sigma, ...): see `quantizer.quantize_linear`. rng: seed or generator; each weight's signs depend on it and on the
+    sigma, ...): see `quantize_weight.quantize_linear`. rng: seed or generator; each weight's signs depend on it and on the
     weight's name alone. tuning: a `finetune.Tuning`, for fine-tuning within each block (QuIP# sec. 5).
-    on_group: called after each group with its record (name, bits_per_weight, proxy_error, ...).
-    keep(name, fn): fn() or what an earlier call of it returned (`run.stage` with a prefix, say), once per decoder
-    layer: what makes the work resumable. A copy takes one layer's weights at a time beside the words.
+    on_group: called after each group with its row (name, bits_per_weight, proxy_error, ...).
+    keep(name, fn, *args): fn(*args) or what an earlier call of it returned (`run.stage` with a prefix, say), once per
+    decoder layer: what makes the work resumable. A copy takes one layer's weights at a time beside the words.
     offload: a folder for hidden states, where memory is too small for them.
     ValueError where a Hessian is missing, the calibration is not (n_seq, ctx) int64, or nothing is left to quantise.
     """
@@ -69,36 +69,16 @@ def quantize_model(
         raise ValueError("give calibration sequences (fine-tuning needs them even where the Hessians are given)")
     quantized_model = model if inplace else shallow_copy(model)
     seed = int(torch.randint(2**62, (), generator=as_generator(rng)).item())
+    work = _Work(method, bits, seed, fuse, tuning, options)
     done, fresh = 0, set[str]()  # fresh: names of the layers that were quantised now, not found
     for place in _places(model, calibration, hessians, batch_size, tuning, offload):
         layer = quantized_model
         if place.name:
             layer = place.layer if inplace else copy.deepcopy(place.layer)
             set_submodule(quantized_model, place.name, layer)
-        prefix = f"{place.name}." if place.name else ""
-
-        def quantize(place: Place = place, layer: nn.Module = layer, prefix: str = prefix) -> dict:
-            rows: list[dict] = []
-            for group in place.groups:
-                H, first = place.hessian(group), len(rows)
-                parts = [group] if fuse else [(member,) for member in group]
-                for members in parts:
-                    weights = [_linear(layer, member).weight for member in members]
-                    generator = _generator(seed, prefix + members[0])
-                    quantized = quantize_linear(weights, H, method, bits, generator, **options)
-                    rows.append({"name": prefix + members[0], "weights_fused": len(members), **quantized.record()})
-                    _put(layer, members, quantized, rows[-1])
-                if tuning is not None and place.visit is not None:
-                    visit = replace(place.visit, layer=layer, call=partial(place.visit.call, layer=layer))
-                    generator = _generator(seed, f"tuning {prefix}{group[0]}")
-                    last = group == place.groups[-1]
-                    rows[first]["tuning"] = finetune_block(visit, tuning, generator, last=last)
-            fresh.add(place.name)
-            return pack(layer, rows)
-
-        kept = keep(place.name or "model", quantize) if keep is not None else quantize()
+        kept = (keep or _at_once)(place.name or "model", _quantize_layer, work, place, layer, fresh)
         if place.name not in fresh:
-            unpack(layer, kept)
+            restore_layer(layer, kept)
         for row in kept["rows"]:
             if on_group is not None:
                 on_group(row)
@@ -107,25 +87,10 @@ def quantize_model(
         raise ValueError("the model has no nn.Linear to quantise (besides its output head): is it quantised already?")
     _warn_of_rest(quantized_model)
     if method not in BASELINES and isinstance(quantized_model, PreTrainedModel):
-        from papers.quip_sharp import hf
+        from papers.quip_sharp import transformers_io
 
-        hf.attach(quantized_model)
+        transformers_io.attach(quantized_model)
     return quantized_model
-
-
-def _warn_of_rest(model: nn.Module) -> None:
-    """Log matrices of decoder layers that are left as they were: experts that are kept in one tensor, say."""
-    found = decoder_layers(model)
-    layers = [model] if found is None else list(found[1])
-    quantised = sum(row["weights"] for row in records(model))
-    kept = [isinstance(m, nn.Linear | nn.Embedding) for m in model.modules()]  # baselines' own, heads and embeddings
-    inside = {id(p) for m, skip in zip(model.modules(), kept, strict=True) if skip for p in m.parameters(recurse=False)}
-    left = sum(p.numel() for layer in layers for p in layer.parameters() if p.ndim > 1 and id(p) not in inside)
-    if left > 0.01 * (left + quantised):
-        log.warning(
-            "%.0f %% of the decoder layers' weights are not in an nn.Linear and stay as they are",
-            100 * left / (left + quantised),
-        )
 
 
 @dataclass(frozen=True)
@@ -137,6 +102,58 @@ class Place:
     groups: list[tuple[str, ...]]
     hessian: Callable[[tuple[str, ...]], Tensor]
     visit: Visit | None = None  # what block fine-tuning needs
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What is the same for every layer of a model."""
+
+    method: str
+    bits: int
+    seed: int
+    fuse: bool
+    tuning: Tuning | None
+    options: dict[str, Any]
+
+
+def _at_once(name: str, fn: Callable[..., dict], *args: Any) -> dict:
+    return fn(*args)
+
+
+def _quantize_layer(work: _Work, place: Place, layer: nn.Module, fresh: set[str]) -> dict:
+    """Quantise the linears of `layer`, group by group, in place. Returns its `layer_state`."""
+    rows: list[dict] = []
+    prefix = f"{place.name}." if place.name else ""
+    for group in place.groups:
+        H, first = place.hessian(group), len(rows)
+        for members in [group] if work.fuse else [(member,) for member in group]:
+            weights = [_linear(layer, member).weight for member in members]
+            generator = _generator(work.seed, prefix + members[0])
+            quantized = quantize_linear(weights, H, work.method, work.bits, generator, **work.options)
+            rows.append({"name": prefix + members[0], "weights_fused": len(members), **quantized.row()})
+            _put(layer, members, quantized, rows[-1])
+        if work.tuning is not None and place.visit is not None:
+            visit = replace(place.visit, layer=layer, call=partial(place.visit.call, layer=layer))
+            generator = _generator(work.seed, f"tuning {prefix}{group[0]}")
+            last = group == place.groups[-1]
+            rows[first]["tuning"] = finetune_block(visit, work.tuning, generator, last=last)
+    fresh.add(place.name)
+    return layer_state(layer, rows)
+
+
+def _warn_of_rest(model: nn.Module) -> None:
+    """Log matrices of decoder layers that are left as they were: experts that are kept in one tensor, say."""
+    found = decoder_layers(model)
+    layers = [model] if found is None else list(found[1])
+    quantised = sum(row["weights"] for row in rows_of(model))
+    kept = [isinstance(m, nn.Linear | nn.Embedding) for m in model.modules()]  # baselines' own, heads and embeddings
+    inside = {id(p) for m, skip in zip(model.modules(), kept, strict=True) if skip for p in m.parameters(recurse=False)}
+    left = sum(p.numel() for layer in layers for p in layer.parameters() if p.ndim > 1 and id(p) not in inside)
+    if left > 0.01 * (left + quantised):
+        log.warning(
+            "%.0f %% of the decoder layers' weights are not in an nn.Linear and stay as they are",
+            100 * left / (left + quantised),
+        )
 
 
 def _places(
@@ -198,40 +215,38 @@ def _linear(parent: nn.Module, name: str) -> nn.Linear:
     return cast(nn.Linear, parent.get_submodule(name))
 
 
-def _put(parent: nn.Module, members: tuple[str, ...], quantized: Quantized, record: dict) -> None:
+def _put(parent: nn.Module, members: tuple[str, ...], quantized: Quantized, row: dict) -> None:
     """Put the quantised weight of `members` where they stand in parent."""
     linears = [_linear(parent, member) for member in members]
     if quantized.words is None:
         for linear, weight in zip(linears, quantized.weight.split(quantized.splits), strict=True):
             linear.weight.data = weight.to(linear.weight)
-        linears[0].quantization = record  # type: ignore[assignment]  # a plain attribute: it is no part of the state
+        linears[0].quantization = row  # type: ignore[assignment]  # a plain attribute: it is no part of the state
         return
     bias = None
     if any(linear.bias is not None for linear in linears):
         bias = torch.cat([w.weight.new_zeros(w.out_features) if w.bias is None else w.bias for w in linears])
     fused = QuantLinear.from_quantized(quantized, bias)
-    fused.quantization = record
+    fused.quantization = row
     for index, member in enumerate(members):
         set_submodule(parent, member, fused if len(members) == 1 else FusedPart(fused, index))
 
 
-def records(model: nn.Module) -> list[dict]:
-    """What the quantiser found for every weight matrix (fused ones count once), in model order."""
+def rows_of(model: nn.Module) -> list[dict]:
+    """Figures that the quantiser found for every weight matrix (fused ones count once), in model order."""
     found = (getattr(module, "quantization", None) for module in model.modules())
     return [row for row in found if row]
 
 
-def summary(model: nn.Module) -> dict:
+def summary(model: nn.Module) -> dict[str, float]:
     """bits_per_weight over all quantised weights, all that is stored included; mean proxy_error over matrices."""
-    rows = records(model)
+    rows = rows_of(model)
     if not rows:
         raise ValueError("the model has no quantised weights")
     weights = sum(row["weights"] for row in rows)
     return {
         "bits_per_weight": sum(row["bits_per_weight"] * row["weights"] for row in rows) / weights,
         "proxy_error": sum(row["proxy_error"] for row in rows) / len(rows),
-        "weights": weights,
-        "matrices": len(rows),
     }
 
 

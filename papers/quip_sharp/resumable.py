@@ -1,7 +1,7 @@
-"""The whole method on a language model, as a run does it: Hessians once, then any method at any number of bits.
+"""Resumable quantisation of a language model by a run: Hessians once, then any method at any number of bits.
 
-    quantizer = Quantizer(cfg, run, data.load(cfg, run))
-    model, history = quantizer.quantize("quip_sharp", bits=2, tuned=True)
+    job = LanguageModelJob(cfg, run, data.load(cfg, run))
+    model, history = job.quantize("quip_sharp", bits=2, tuned=True)
 
 Every decoder layer of a QuIP# model is a unit of work that a killed run keeps, at four layers as at eighty, and
 fine-tuning end to end goes on from the last saved step.
@@ -21,37 +21,33 @@ from common import files
 from common.errors import UserError
 from common.run import Run
 from common.training import resumable
-from papers.quip_sharp import settings
 from papers.quip_sharp.data import Inputs
 from papers.quip_sharp.finetune import Tuning, finetune_model
 from papers.quip_sharp.hessian_store import StoredHessians
-from papers.quip_sharp.model import quantize_model, summary
-from papers.quip_sharp.quantizer import METHODS, RECIPES, widths
+from papers.quip_sharp.quantize_llm import quantize_model
+from papers.quip_sharp.quantize_weight import RECIPES, widths
 
 
 def plan(cfg: Any) -> list[tuple[str, int, bool]]:
     """(method, bits, fine-tuned) of every model that the config asks for, a fine-tuned one after what it begins with.
 
-    UserError for a method or a number of bits that there is not.
+    UserError where there is none.
     """
     found: list[tuple[str, int, bool]] = []
-    settings.check_methods((*cfg.methods, *cfg.ablations), METHODS)
-    tuned = settings.as_list(cfg.bits if cfg.tuning.bits is None else cfg.tuning.bits) if cfg.finetune else []
-    for bits in settings.as_list(cfg.bits):
+    tuned = list(cfg.bits if cfg.tuning.bits is None else cfg.tuning.bits) if cfg.finetune else []
+    for bits in cfg.bits:
         for method in (*cfg.methods, *(cfg.ablations if bits == 2 else ())):
             if bits in widths(method):
                 found.append((method, bits, False))
             if method == "quip_sharp" and bits in tuned:
                 found.append((method, bits, True))
     found += [("quip_sharp", bits, True) for bits in tuned if ("quip_sharp", bits, True) not in found]
-    if wrong := [bits for bits in (*settings.as_list(cfg.bits), *tuned) if bits not in widths("quip_sharp")]:
-        raise UserError(f"bits={wrong[0]}: choose from {', '.join(map(str, widths('quip_sharp')))}")
     if not found:
         raise UserError(f"none of the methods {list(cfg.methods)} comes in bits={cfg.bits}: choose others")
     return found
 
 
-class Quantizer:
+class LanguageModelJob:
     """Quantises `inputs.model`, which stays as it is, with the settings of cfg.quantize and cfg.tuning."""
 
     def __init__(self, cfg: Any, run: Run, inputs: Inputs):
@@ -101,7 +97,7 @@ class Quantizer:
                 self.inputs.model,
                 self.inputs.tuning,
                 self._tuning(end),
-                run.rng("tuning", bits),
+                run.rng("tuning", bits).torch,
                 head=end.head,
                 recompute=cfg.tuning.recompute,
                 loop=lambda steps, state: resumable(run, f"tuning{bits}", steps, state, cfg.tuning.save_seconds),
@@ -152,10 +148,5 @@ class Quantizer:
             lr_others=stage.lr_others,
         )
 
-    def summary(self, model: nn.Module) -> dict:
-        """Bits per weight, everything stored included, and the mean relative proxy error."""
-        found = summary(model)
-        return {"bits_per_weight": found["bits_per_weight"], "proxy_error": found["proxy_error"]}
-
-    def _keep(self, label: str) -> Callable[[str, Callable[[], dict]], dict]:
-        return lambda name, fn: self.run.stage(f"{label}-{name}", fn)
+    def _keep(self, label: str) -> Callable[..., dict]:
+        return lambda name, fn, *args: self.run.stage(f"{label}-{name}", fn, *args)

@@ -5,14 +5,13 @@ import torch
 from matplotlib.figure import Figure
 
 from common import claims
-from papers.quip_sharp import bench, linear, plots, studies, synthetic
-from papers.quip_sharp.train import ratios
+from papers.quip_sharp import bench, linear, parts, plots, synthetic
 
 
 def test_layer_ratios_put_the_worse_over_the_better():
     error = {("quip_sharp", 2): 1.0, ("quip", 2): 2.0, ("quip_sharp_no_rht", 2): 9.0, ("quip_sharp_rfft", 2): 1.05}
     error |= {("quip_sharp", 3): 0.5, ("quip_sharp_rfft", 3): 0.46}
-    found = studies.layer_ratios(error)
+    found = parts.layer_ratios(error)
     assert found["layers.ratio.over_quip2"] == 0.5
     assert found["layers.ratio.no_rht2"] == 9.0
     assert found["layers.rfft_distance"] == pytest.approx(0.08)
@@ -20,7 +19,7 @@ def test_layer_ratios_put_the_worse_over_the_better():
 
 def test_ratios_of_the_ladder_and_the_gap_that_tuning_closes():
     metrics = {f"lm.{m}2.excess": v for m, v in (("rtn", 3.0), ("gptq", 1.0), ("quip", 0.5), ("quip_sharp", 0.2))}
-    found = ratios(
+    found = parts.model_ratios(
         {**metrics, "lm.quip_sharp_ft2.excess": 0.15, "lm.quip_sharp2.proxy_error": 1, "lm.quip2.proxy_error": 2}
     )
     assert found["lm.excess2.rtn_over_gptq"] == 3
@@ -37,7 +36,7 @@ def test_every_gated_claim_of_this_models_text_names_its_corpus():
 
 @pytest.mark.parametrize("outliers", [0, 4])
 def test_synthetic_layer_has_unit_rms_and_a_hessian_of_unit_diagonal(outliers):
-    W, H = synthetic.layer(32, 64, 0, outliers=outliers)
+    W, H = synthetic.layer(32, 64, torch.Generator().manual_seed(0), outliers=outliers)
     assert W.square().mean().item() == pytest.approx(1, abs=1e-5)
     assert H.diagonal().mean().item() == pytest.approx(1.01)
     assert torch.allclose(H, H.T, atol=1e-12)
@@ -49,7 +48,7 @@ def test_figures_are_drawn_from_rows():
     rows += [
         {"method": m, "bits_per_weight": b, "perplexity": 10 + 8 / b} for m in ("rtn", "quip_sharp_ft") for b in (2, 3)
     ]
-    W, H = synthetic.layer(16, 32, 0)
+    W, H = synthetic.layer(16, 32, torch.Generator().manual_seed(0))
     curve = [{"codebook": c, "scale": s, "mse": 0.1} for c in ("e8p", "d4") for s in (0.5, 1)]
     epochs = [{"epoch": e, "train_loss": 1.0 if e else None, "valid_loss": 1.0, "best": e == 1} for e in range(3)]
     sizes = [{"bits": b, "kilobytes": k, "perplexity": 30 / k} for b in (16, 3) for k in (1, 2)]

@@ -1,4 +1,4 @@
-"""Quantise one linear layer, or several that share their inputs, by QuIP#, its ablations, or a baseline.
+"""Quantise one weight matrix, or several that share their inputs, by QuIP#, its ablations, or a baseline.
 
     quantized = quantize_linear(W, H, "quip_sharp", bits=2, rng=0)
     quantized.weight                       # (m, n) float32, the reconstruction in the original basis
@@ -9,6 +9,7 @@ The steps of QuIP# (sec. 3 and 4): fuse, rotate, regularise and factor H, scale 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -58,6 +59,40 @@ def widths(method: str) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True)
+class QuantizeOptions:
+    """Options of the QuIP# methods. Baselines ignore them (QuIP takes sigma).
+
+    rho: the rms that weights are scaled to (None: the codebook's own; several: the one with the least proxy error).
+    tune, guard: coordinate-descent passes after BlockLDLQ (`ldlq.tune_pass`). sigma: the damping, of H's mean diagonal.
+    rescale: QuIP's diagonal rescale of the inputs, folded into SV. rescale_rows: every output row brought to one rms, folded
+    into SU (not in the paper: see `_row_factors`). residual_scale: r of the 3- and 4-bit codebooks.
+    """
+
+    rho: float | Sequence[float] | None = None
+    tune: int = 0
+    guard: bool = True
+    sigma: float = 1e-2
+    rescale: bool = False
+    rescale_rows: bool = False
+    residual_scale: float | None = None
+
+    def __post_init__(self) -> None:
+        check_int("tune", self.tune)
+        if self.tune < 0:
+            raise ValueError(f"tune must be a number of passes, 0 or more, got {self.tune}")
+        codebooks.number("sigma", self.sigma, "0 or more (the damping, of H's mean diagonal)", 0)
+        self.rhos(1.0)
+
+    def rhos(self, own: float) -> list[float]:
+        """What to scale to: the one rho or the several, a codebook's own where none is given."""
+        rule = "positive (the rms that weights are scaled to)"
+        several = self.rho if isinstance(self.rho, Sequence) else [own if self.rho is None else self.rho]
+        if not several:
+            raise ValueError(f"rho must be {rule}, got none")
+        return [codebooks.number("rho", one, rule) for one in several]
+
+
+@dataclass(frozen=True)
 class Quantized:
     """A quantised weight. Baselines fill the first block only; QuIP# methods all of it.
 
@@ -83,8 +118,8 @@ class Quantized:
     sigma: float | None = None
     retries: int = 0
 
-    def record(self) -> dict:
-        """The figures to report, plain JSON."""
+    def row(self) -> dict:
+        """The figures to report of it, plain JSON."""
         row = {"method": self.method, "bits_per_weight": self.bits_per_weight, "proxy_error": self.proxy_error}
         row["weights"] = self.weight.numel()
         if self.codebook is not None and self.U is not None and self.V is not None:
@@ -94,88 +129,50 @@ class Quantized:
 
 
 def quantize_linear(
-    W: Tensor | Sequence[Tensor],
-    H: Tensor,
-    method: str = "quip_sharp",
-    bits: int = 2,
-    rng: object = 0,
-    *,
-    rho: float | Sequence[float] | None = None,
-    tune: int = 0,
-    guard: bool = True,
-    sigma: float = 1e-2,
-    rescale: bool = False,
-    rescale_rows: bool = False,
-    residual_scale: float | None = None,
+    W: Tensor | Sequence[Tensor], H: Tensor, method: str = "quip_sharp", bits: int = 2, rng: object = 0, **options: Any
 ) -> Quantized:
     """Quantise W (m, n), or the weights of several layers with the same inputs fused into one.
 
     H: (n, n), the second moment of the inputs, any float dtype. method: one of `METHODS`. bits: 2, 3 or 4 (QuIP# also 1
-    with the E8 ball alone). rng: an int seed, a torch.Generator, or an object with a `.torch` generator.
-    Options of the QuIP# methods, which baselines ignore (QuIP takes sigma): rho, the rms that weights are scaled to (None: the codebook's own; several: the one
-    with the least proxy error); tune, guard: coordinate-descent passes after BlockLDLQ (`ldlq.tune_pass`); sigma, the
-    damping; rescale, QuIP's diagonal rescale of the inputs, folded into SV; rescale_rows, every output row brought to
-    one rms, folded into SU (not in the paper: see `_row_factors`); residual_scale, r of the 3- and 4-bit codebooks.
-    Raises ValueError for unknown names, shapes that do not fit, NaN or infinite entries, weights that float32 cannot
-    compute with, and an H that is no second moment; TypeError for arguments of the wrong type.
+    with the E8 ball alone). rng: an int seed, a torch.Generator, or an object with a `.torch` generator. options: fields of
+    `QuantizeOptions`. Raises ValueError for unknown names, shapes that do not fit, NaN or infinite entries, weights that
+    float32 cannot compute with, and an H that is no second moment; TypeError for arguments of the wrong type.
     """
     generator = as_generator(rng)
-    _check_options(method, bits, sigma, tune)
+    chosen = QuantizeOptions(**options)
+    _check_method(method, bits)
     weights, H = _check_tensors(W, H)
-    splits = tuple(len(w) for w in weights)
     if method in BASELINES:
-        W = torch.cat([w.float() for w in weights])
-        if method == "quip":
-            weight = torch.cat([baselines.quip(w.float(), H, bits, generator, sigma=sigma) for w in weights])
-        else:
-            weight = baselines.rtn(W, bits) if method == "rtn" else baselines.gptq(W, H, bits)
-        overhead = _baseline_overhead(method, bits, W.shape, len(weights))
-        return _checked(Quantized(weight, bits + overhead / W.numel(), proxy_error(W, weight, H), method, splits))
-    recipe = RECIPES[method]
-    codebook = codebooks.get(recipe.codebooks[bits - 1], residual_scale)
-    rule = "positive (the rms that weights are scaled to)"
-    several = rho if isinstance(rho, Sequence) else [codebook.scale if rho is None else rho]
-    if not several:
-        raise ValueError(f"rho must be {rule}, got none")
-    quantized = _quip_sharp(
-        weights,
-        H,
-        method,
-        recipe,
-        codebook,
-        generator,
-        [codebooks.number("rho", one, rule) for one in several],
-        tune=tune,
-        guard=guard,
-        sigma=sigma,
-        rescale=rescale,
-        rescale_rows=rescale_rows,
-    )
-    return _checked(quantized)
+        return _checked(_baseline(weights, H, method, bits, generator, chosen))
+    return _checked(_quip_sharp(weights, H, method, bits, generator, chosen))
+
+
+def _baseline(
+    weights: list[Tensor], H: Tensor, method: str, bits: int, generator: torch.Generator, options: QuantizeOptions
+) -> Quantized:
+    W = torch.cat([w.float() for w in weights])
+    if method == "quip":
+        parts = [baselines.quip(w.float(), H, bits, generator, sigma=options.sigma) for w in weights]
+        weight = torch.cat(parts)
+    else:
+        weight = baselines.rtn(W, bits) if method == "rtn" else baselines.gptq(W, H, bits)
+    overhead = _baseline_overhead(method, bits, W.shape, len(weights))
+    splits = tuple(len(w) for w in weights)
+    return Quantized(weight, bits + overhead / W.numel(), proxy_error(W, weight, H), method, splits)
 
 
 def _quip_sharp(
-    weights: list[Tensor],
-    H: Tensor,
-    method: str,
-    recipe: Recipe,
-    codebook: Codebook,
-    generator: torch.Generator,
-    rhos: list[float],
-    *,
-    tune: int,
-    guard: bool,
-    sigma: float,
-    rescale: bool,
-    rescale_rows: bool,
+    weights: list[Tensor], H: Tensor, method: str, bits: int, generator: torch.Generator, options: QuantizeOptions
 ) -> Quantized:
+    recipe = RECIPES[method]
+    codebook = codebooks.get(recipe.codebooks[bits - 1], options.residual_scale)
     W = torch.cat([w.float() for w in weights])  # (m, n)
     m, n = W.shape
     splits = [len(w) for w in weights]
     # Fused weights are brought to the same rms, so that one scale fits all of them.
     rms = torch.stack([_rms(w) for w in weights])  # (weights,)
     flat = W / _per_row(_nonzero(rms), splits)
-    row_factors = _row_factors(flat) if rescale_rows else torch.ones(m, 1, device=W.device)
+    row_factors = _row_factors(flat) if options.rescale_rows else torch.ones(m, 1, device=W.device)
     flat = flat / row_factors
     U = incoherence.draw(recipe.rotation, m, generator)
     V = incoherence.draw(recipe.rotation, n, generator, multiple=codebook.block)
@@ -183,23 +180,24 @@ def _quip_sharp(
     # Diagonal rescale: W <- W diag(s), H <- diag(1/s) H diag(1/s); 1/s is kept in SV, so it is rounded like SV first.
     H64 = H.double()
     unscale = torch.ones(n, device=W.device)
-    if rescale:
+    if options.rescale:
         s = baselines.rescale(flat, H64)
         unscale = (1 / (s / s.log().mean().exp())).clamp(2**-12, 2**12).half().float()
     W_tilde = incoherence.rotate_weight(flat / unscale, U, V)  # (U.size, V.size)
     H_tilde = incoherence.rotate_hessian(unscale.double()[:, None] * H64 * unscale.double(), V)
-    factors = factor(H_tilde, codebook.block, sigma)
+    factors = factor(H_tilde, codebook.block, options.sigma)
 
     whole = _nonzero(_rms(W_tilde))
 
     def attempt(rho: float) -> tuple[float, float, Tensor, Tensor, Tensor]:
         x = W_tilde * (rho / whole)
-        x_hat, codes = _round(x, factors, codebook, recipe.feedback, tune, guard)
+        x_hat, codes = _round(x, factors, codebook, recipe.feedback, options)
         scale = (rms * whole / rho).float()
         weight = incoherence.unrotate_weight(x_hat, U, V) * unscale * row_factors * _per_row(scale, splits)
         return proxy_error(W, weight, H), rho, weight, codebook.pack(codes), scale
 
-    damage, chosen, weight, words, scale = min(map(attempt, rhos), key=lambda found: found[0])
+    tried = map(attempt, options.rhos(codebook.scale))
+    damage, chosen, weight, words, scale = min(tried, key=lambda found: found[0])
     SU, SV = (U.signs.to(W) * row_factors[:, 0]).half(), (V.signs.to(W) * unscale).half()
     stored = [words, SU, SV, scale, *U.state.values(), *V.state.values()]
     return Quantized(
@@ -222,15 +220,15 @@ def _quip_sharp(
 
 
 def _round(
-    x: Tensor, factors: Factors, codebook: Codebook, feedback: bool, tune: int, guard: bool
+    x: Tensor, factors: Factors, codebook: Codebook, feedback: bool, options: QuantizeOptions
 ) -> tuple[Tensor, Tensor]:
     """Round scaled weights (m, n): returns the entries (m, n) and their codes (m, n / block)."""
     if not feedback:
         x_hat, codes = codebook.quantize(x.unflatten(-1, (-1, codebook.block)))  # (m, n/g, g)
         return x_hat.flatten(1), codes
     x_hat, codes = ldlq(x, factors.L.to(x.dtype), codebook.quantize, codebook.block)
-    for _ in range(tune):
-        x_hat, codes = tune_pass(x, x_hat, codes, factors.H, codebook.quantize, codebook.block, guard)
+    for _ in range(options.tune):
+        x_hat, codes = tune_pass(x, x_hat, codes, factors.H, codebook.quantize, codebook.block, options.guard)
     return x_hat, codes
 
 
@@ -266,17 +264,18 @@ def _baseline_overhead(method: str, bits: int, shape: torch.Size, weights: int) 
     return weights * (32 + 64 + 32 * n) if method == "quip" else m * (32 + bits)
 
 
-def _check_options(method: str, bits: int, sigma: float, tune: int) -> None:
+def check_int(name: str, value: object) -> None:
+    """TypeError where a value is not a whole number."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be an int, got {value!r}")
+
+
+def _check_method(method: str, bits: int) -> None:
     if method not in METHODS:
         raise ValueError(f"unknown method {method!r}: choose one of {', '.join(METHODS)}")
-    for name, value in (("bits", bits), ("tune", tune)):
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise TypeError(f"{name} must be an int, got {value!r}")
+    check_int("bits", bits)
     if bits not in widths(method):
         raise ValueError(f"method {method!r} takes {widths(method)} bits, got {bits!r}")
-    if tune < 0:
-        raise ValueError(f"tune must be a number of passes, 0 or more, got {tune}")
-    codebooks.number("sigma", sigma, "0 or more (the damping, of H's mean diagonal)", 0)
 
 
 def _check_tensors(W: Tensor | Sequence[Tensor], H: Tensor) -> tuple[list[Tensor], Tensor]:

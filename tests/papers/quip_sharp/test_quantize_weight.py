@@ -6,7 +6,7 @@ import torch
 from papers.quip_sharp import baselines, synthetic
 from papers.quip_sharp.incoherence import rotate_weight, unrotate_weight
 from papers.quip_sharp.linear import QuantLinear
-from papers.quip_sharp.quantizer import BASELINES, METHODS, RECIPES, quantize_linear, widths
+from papers.quip_sharp.quantize_weight import BASELINES, METHODS, RECIPES, quantize_linear, widths
 
 
 def gen(seed: int = 0) -> torch.Generator:
@@ -15,7 +15,7 @@ def gen(seed: int = 0) -> torch.Generator:
 
 @pytest.fixture(scope="module")
 def layer():
-    return synthetic.layer(64, 128, 0)
+    return synthetic.layer(64, 128, gen(0))
 
 
 @pytest.mark.parametrize(("method", "bits"), [(m, b) for m in METHODS for b in widths(m) if b > 1])
@@ -26,7 +26,7 @@ def test_every_method_at_every_width(method, bits, layer):
     assert q.weight.dtype == torch.float32
     assert 0 < q.proxy_error < 1
     assert bits < q.bits_per_weight < bits + 1
-    assert q.record()["method"] == method
+    assert q.row()["method"] == method
 
 
 def test_more_bits_less_damage(layer):
@@ -37,7 +37,7 @@ def test_more_bits_less_damage(layer):
 
 def test_order_of_merit_at_two_bits():
     """E3 in small: RTN > GPTQ > QuIP > QuIP#, with ratios a little weaker than the full size shows."""
-    W, H = synthetic.layer(128, 256, 0)
+    W, H = synthetic.layer(128, 256, gen(0))
     error = {method: quantize_linear(W, H, method, 2, 0).proxy_error for method in METHODS}
     assert error["rtn"] > 1.3 * error["gptq"]
     assert error["gptq"] > 1.3 * error["quip"]
@@ -54,7 +54,7 @@ def test_order_of_merit_at_two_bits():
 def test_two_bit_errors_are_those_of_an_independent_implementation(method, errors):
     """E3 at its full size: two layers there, three others here, and their means agree within 20 %. A weaker baseline would
     flatter QuIP#, a stronger one would not be the baseline."""
-    layers = [synthetic.layer(256, 512, seed) for seed in range(3)]
+    layers = [synthetic.layer(256, 512, gen(seed)) for seed in range(3)]
     found = [quantize_linear(W, H, method, 2, seed).proxy_error for seed, (W, H) in enumerate(layers)]
     assert sum(found) / 3 == pytest.approx(sum(errors) / 2, rel=0.2)
 
@@ -69,7 +69,7 @@ def test_baselines_are_run_with_their_own_settings(layer):
 def test_without_e8_the_error_is_that_of_the_scalar_grid():
     """With H = I the ratio is that of the Gaussian errors, 0.1187 / 0.0910 = 1.30. With real feedback it is smaller:
     a scalar grid hears every column's error at once, a block of 8 only the blocks to its right."""
-    W, H = synthetic.layer(128, 256, 0)[0], torch.eye(256)
+    W, H = synthetic.layer(128, 256, gen(0))[0], torch.eye(256)
     e8 = quantize_linear(W, H, "quip_sharp", 2, 0).proxy_error
     own, quips = (quantize_linear(W, H, "quip_sharp_no_e8", 2, 0, rho=rho).proxy_error for rho in (None, 0.625))
     assert own / e8 == pytest.approx(1.30, rel=0.05)
@@ -118,7 +118,7 @@ def test_extreme_scales_are_harmless(scale, layer):
 @pytest.mark.parametrize(("method", "bits"), [(m, b) for m in RECIPES for b in widths(m)])
 @pytest.mark.parametrize("shape", [(64, 128), (22, 44), (7, 9)])
 def test_bits_per_weight_are_the_bytes_of_the_layers_state(method, bits, shape):
-    W, H = synthetic.layer(*shape, 1, outliers=2)
+    W, H = synthetic.layer(*shape, gen(1), outliers=2)
     q = quantize_linear(W, H, method, bits, 0)
     state = QuantLinear.from_quantized(q).state_dict()
     assert q.bits_per_weight == 8 * sum(t.numel() * t.element_size() for t in state.values()) / W.numel()
@@ -243,7 +243,7 @@ def test_damping_retries_are_recorded():
     H[0, 1] = H[1, 0] = 1.3  # an eigenvalue of -0.3
     q = quantize_linear(torch.randn(8, 32, generator=gen()), H, rng=0)
     assert q.retries > 0
-    assert q.record()["retries"] == q.retries
+    assert q.row()["retries"] == q.retries
     assert q.sigma == pytest.approx(1e-2 * 2**q.retries)
 
 
