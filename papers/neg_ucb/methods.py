@@ -24,7 +24,7 @@ def candidates(env: Environment, seed: int, n: int = 400) -> np.ndarray:
             env.counter = env.random_bids(1, generator)[0] if env.counters and env.rejections else None
         rows.append(env.features(env.random_bids(n // 20, generator)))
         env.over = True
-        env.reset()
+        env.arrive()
     env.load_state_dict(state)
     return np.concatenate(rows)
 

@@ -141,7 +141,7 @@ class Trace:
 def one_round(env: Environment, policy: Policy, trace: Trace) -> None:
     """One proposal and its answer; a negotiation that is over gives way to the next arrival."""
     if env.over:
-        env.reset()
+        env.arrive()
     g = env.counterpart
     bid = policy.propose(env)
     x, u, q = env.features(bid[None])[0], float(env.utility(bid)), float(env.accept_prob(bid))

@@ -154,7 +154,7 @@ def logged(env: Environment, n: int, generator: np.random.Generator) -> tuple[np
         g.append(env.counterpart)
         y[t] = env.respond(bid[0])
         if env.over:
-            env.reset()
+            env.arrive()
     return x, g, y
 
 
@@ -183,5 +183,5 @@ def identities(cfg: Any, run: Run) -> None:
                 before = watched.objective()
                 step()
                 rise = max(rise, (watched.objective() - before) / max(before, 1e-12))
-        env.reset()
+        env.arrive()
     run.log({"identities.dual_gap": gap, "identities.objective_rise": rise})

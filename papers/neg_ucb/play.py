@@ -65,7 +65,7 @@ def converse(env, policy, rounds: int, ask, say) -> list[dict]:
         policy.observe(env, bid, x, 0, u, y)
         rows.append({"offer": t + 1, "bid": describe(env, bid), "utility": u, "expected": float(mean[0]), "answer": y})
         env.over = True
-        env.reset()
+        env.arrive()
         env.counterpart = 0
         env._forget()
     return rows

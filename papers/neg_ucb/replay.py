@@ -20,7 +20,7 @@ def predict_then_update(env: CasinoReplay, model: AcceptanceModel) -> dict[str, 
         q[t] = model.ucb(x, g)[0][0]
         y[t] = env.respond(env.bids()[0])
         model.update(x[0], g, y[t])
-        env.reset()
+        env.arrive()
     return {"q": q, "y": y}
 
 

@@ -10,6 +10,7 @@ from papers.neg_ucb.environments.allocation import AllocationComplementary, Allo
 from papers.neg_ucb.environments.base import Environment
 from papers.neg_ucb.environments.cardinality import Cardinality
 from papers.neg_ucb.environments.casino import CasinoReplay
+from papers.neg_ucb.environments.listed import Listed
 from papers.neg_ucb.environments.multi_issue import MultiIssue
 from papers.neg_ucb.environments.trading import Trading
 
@@ -36,9 +37,9 @@ def register() -> None:
     for name, cls in CLASSES.items():
         if f"neg_ucb/{name}-v0" not in gymnasium.registry:
             entry_point = f"{cls.__module__}:{cls.__qualname__}"  # as text, so that a spec can be saved
-            gymnasium.register(f"neg_ucb/{name}-v0", entry_point=entry_point, disable_env_checker=True)
+            gymnasium.register(f"neg_ucb/{name}-v0", entry_point=entry_point)
 
 
 register()
 
-__all__ = ["NAMES", "Environment", "make", "register"]
+__all__ = ["NAMES", "Environment", "Listed", "make", "register"]

@@ -28,6 +28,7 @@ class AllocationLinear(Environment):
         if not np.isfinite(contexts).all():
             raise ValueError("contexts: counts and values must be finite")
         self.contexts = contexts
+        self.reach = float(max(1, contexts[:, 0].max() / 4, contexts[:, 1].max() / 10))
         self.dim = 10 if options.get("proposals", 1) > 1 else 9
         counts = contexts[:, 0]
         self.bound = float(np.sqrt(3 + 2 * ((counts / 4) ** 2).sum(1).max() + (self.dim - 9)))  # r = 1 and j = c
@@ -42,6 +43,9 @@ class AllocationLinear(Environment):
 
     def _options(self):
         return (self.contexts[:, 0].max(0) + 1).tolist()
+
+    def most_bids(self):
+        return int((self.contexts[:, 0] + 1).prod(1).max())
 
     def _all_bids(self):
         return np.stack(

@@ -32,6 +32,8 @@ class Environment(gymnasium.Env):
     dim: int  # d, length of x
     encoding: int  # the first entries of x that say which items are in the bid
     bound: float = 1.0  # no x has a larger norm
+    reach: float = 1.0  # no number of the context is larger
+    knows_q = True  # accept_prob is known, and with it regret
     metadata = {"render_modes": []}  # noqa: RUF012  gymnasium's own spelling
 
     def __init__(self, seed: int = 0, counterparts: int = 8, proposals: int = 1, counters: bool = False):
@@ -47,7 +49,7 @@ class Environment(gymnasium.Env):
         self.observation_space = spaces.Dict(
             {
                 "counterpart": spaces.Discrete(counterparts),
-                "context": spaces.Box(-np.inf, np.inf, self.context().shape, np.float64),
+                "context": spaces.Box(-self.reach, self.reach, self.context().shape, np.float64),
             }
         )
 
@@ -145,6 +147,13 @@ class Environment(gymnasium.Env):
         owner, which = np.nonzero(apart)
         return valid[which], owner
 
+    def most_bids(self) -> int:
+        """Number of valid bids at most, in any state. Raises ValueError where they are too many to list."""
+        most = int(np.prod(self._options(), dtype=object))
+        if most > SHOWN:
+            raise ValueError(f"{self.name} has up to {most:,} bids, too many to number (at most {SHOWN:,})")
+        return most
+
     # ---- negotiation -----------------------------------------------------------------------------------------------
 
     def bids(self) -> np.ndarray:
@@ -174,10 +183,9 @@ class Environment(gymnasium.Env):
         self._answered(bid, y)
         self.rejections += 1 - y
         self.over = bool(y) or self.rejections >= self.proposals
+        self.counter = self._counter(luck) if self._hears() and not self.over else None
         if not self.over:
-            self.counter = self._counter(luck) if self.counters else None
-            if self.proposals > 1:
-                self._forget()
+            self._forget()
         return y
 
     def _counter(self, generator: np.random.Generator) -> np.ndarray:
@@ -190,30 +198,56 @@ class Environment(gymnasium.Env):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The next arrival; with a seed, the first one of that world."""
+        """The next arrival; with a seed, the first one of that world. info: see `step`."""
         super().reset(seed=seed)
         if seed is not None:
             self.seed = seed
             self._world()
-        elif self.over or self.rejections:
+            self._begin()
+        else:
+            self.arrive()
+        return self.observe(), {"action_mask": self.action_mask()}
+
+    def arrive(self) -> None:
+        """The next arrival, without an observation; the same one again where nothing was proposed to it."""
+        if self.over or self.rejections:
             self.episode += 1
         self._begin()
-        return self.observe(), {}
+
+    def action_mask(self) -> tuple[np.ndarray, ...]:
+        """For each coordinate of a bid, which of its values some valid bid has (int8): `action_space.sample(mask=...)`.
+
+        Coordinates are masked one by one, so a sample can still be invalid; `environments.Listed` has no invalid action.
+        """
+        sizes = self._options()
+        if self.n_bids >= np.prod(sizes, dtype=float):
+            return tuple(np.ones(n, np.int8) for n in sizes)
+        bids = self.bids()
+        return tuple((np.bincount(bids[:, i], minlength=n) > 0).astype(np.int8) for i, n in enumerate(sizes))
 
     def observe(self) -> dict[str, Any]:
         return {"counterpart": self.counterpart, "context": self.context()}
 
     def step(self, action: Any) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
-        """Propose `action`. An invalid bid is rejected without reaching the counterpart (info["valid"] is False) and ends the episode."""
+        """Propose `action`. A bid that is not valid does not reach the counterpart, and ends the episode.
+
+        info: valid, accepted, action_mask; regret, expected and not sampled, where acceptance probabilities are known
+        (all of the optimum for a bid that is not valid); and where counterparts make counter-bids, counter: a copy of
+        the one to this proposal, -1 everywhere where there is none.
+        """
         bid = np.asarray(action, int)
-        if not self.is_valid(bid):
-            self.over = True
-            return self.observe(), 0.0, True, False, {"valid": False, "accepted": 0}
-        u = float(self.utility(bid))
-        info: dict[str, Any] = {"valid": True, "regret": self.regret(bid)}
-        y = self.respond(bid)
-        info |= {"accepted": y, "counter": self.counter}
-        return self.observe(), u * y, self.over, False, info
+        valid, reward, y = self.is_valid(bid), 0.0, 0
+        info: dict[str, Any] = {"regret": self.regret(bid) if valid else self.optimum()} if self.knows_q else {}
+        if valid:
+            u = float(self.utility(bid))
+            y = self.respond(bid)
+            reward = u * y
+        else:
+            self.over, self.counter = True, None
+        info |= {"valid": valid, "accepted": y}
+        if self._hears():
+            info["counter"] = np.full(len(bid), -1) if self.counter is None else self.counter.copy()
+        return self.observe(), reward, self.over, False, info | {"action_mask": self.action_mask()}
 
     def regret(self, bid: np.ndarray) -> float:
         """max u q minus u q of this bid, never negative: expected, not sampled."""

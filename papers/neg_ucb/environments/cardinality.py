@@ -46,6 +46,9 @@ class Cardinality(Environment):
     def _options(self):
         return [2] * self.n
 
+    def most_bids(self):
+        return OFFERED
+
     def _all_bids(self):
         return self._offered
 

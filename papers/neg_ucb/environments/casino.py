@@ -20,6 +20,7 @@ class CasinoReplay(Environment):
     name = "casino_replay"
     dim, encoding = 10, 3
     bound = 3.0
+    knows_q = False
 
     def __init__(self, seed: int = 0, offers: list[data.Offer] | None = None, **options):
         self.offers = data.generated_offers(Rng(0, "offers").numpy) if offers is None else offers
@@ -42,6 +43,9 @@ class CasinoReplay(Environment):
 
     def _options(self):
         return [4, 4, 4]
+
+    def most_bids(self):
+        return 1
 
     def _all_bids(self):
         return np.array([self.offer.takes])
@@ -69,9 +73,6 @@ class CasinoReplay(Environment):
             raise ValueError(f"bid {bid.tolist()} is not the logged offer {self.offer.takes}")
         self.over = True
         return int(self.offer.accepted)
-
-    def regret(self, bid):
-        return float("nan")
 
 
 def _features(offers: list[data.Offer]) -> np.ndarray:

@@ -11,6 +11,7 @@ rejected bid with gain_g < 0): the world answers to how it is treated, and regre
 from __future__ import annotations
 
 import itertools
+import math
 
 import numpy as np
 
@@ -51,6 +52,10 @@ class Trading(Environment):
 
     def _options(self):
         return [2] * (2 * self.n)
+
+    def most_bids(self):
+        subsets = [sum(math.comb(n, size) for size in range(MOST + 1)) for n in range(self.n + 1)]
+        return max(subsets[n] * subsets[self.n - n] for n in range(self.n + 1))
 
     def _all_bids(self):
         given, taken = _subsets(self.gives, self.n), _subsets(self.takes, self.n)

@@ -1,9 +1,10 @@
-"""Worlds, bid oracles, regret, and the gymnasium face."""
+"""Worlds, bid oracles, regret, and the gymnasium interface."""
 
 import gymnasium
 import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
+from gymnasium.wrappers import PassiveEnvChecker
 
 from common import codec
 from papers.neg_ucb import anac, data, environments, features, methods
@@ -33,13 +34,118 @@ def small(name, seed=0, **options):
     return environments.make(name, seed=seed, **options)
 
 
+WAYS = ({}, {"proposals": 5}, {"proposals": 5, "counters": True})
+
+
+@pytest.mark.parametrize("options", WAYS, ids=["one", "several", "counters"])
 @pytest.mark.parametrize("name", environments.NAMES)
-@pytest.mark.filterwarnings("ignore")
-def test_gymnasium_accepts_the_environment(name):
-    check_env(small(name), skip_render_check=True)
-    made = gymnasium.make(f"neg_ucb/{name}-v0", seed=3)
+@pytest.mark.filterwarnings("error:.*WARN")
+def test_gymnasium_accepts_the_environment_without_a_warning(name, options):
+    check_env(small(name, **options), skip_render_check=True)
+    made = gymnasium.make(f"neg_ucb/{name}-v0", seed=3, **options)
+    assert any(isinstance(layer, PassiveEnvChecker) for layer in layers(made))  # registration keeps the checker on
     made.reset()
     assert made.unwrapped.name == name
+    made.step(made.unwrapped.bids()[0])
+
+
+def layers(env):
+    while isinstance(env, gymnasium.Wrapper):
+        yield env
+        env = env.env
+
+
+def test_a_counter_bid_in_info_is_a_copy_and_of_this_step_alone():
+    env = small("multi_issue", proposals=5, counters=True)
+    env.reset(seed=0)
+    seen = []
+    for _ in range(200):
+        before = env.context().copy()
+        *_, over, _, info = env.step(env.bids()[env.accept_prob(env.bids()).argmin()])
+        if over:
+            assert (info["counter"] == -1).all()
+            assert env.counter is None
+            env.reset()
+            continue
+        assert np.array_equal(info["counter"], env.counter)
+        context = env.context().copy()
+        info["counter"][:] = 0
+        assert np.array_equal(env.context(), context)
+        seen.append(not np.array_equal(before, context))
+    assert sum(seen) > 50
+
+
+def test_a_counter_bid_is_the_best_for_its_maker_of_sixteen():
+    """Against the draw done by hand, and against chance: a maker of random counter-bids would accept far fewer of them."""
+    for seed in range(3):
+        env = small("multi_issue", seed=seed, proposals=5, counters=True)
+        chances, typical = [], []
+        for _ in range(20):
+            drawn = env.random_bids(16, np.random.default_rng(seed))
+            counter = env._counter(np.random.default_rng(seed))
+            q = env.accept_prob(drawn)
+            assert float(env.accept_prob(counter)) == q.max()
+            chances.append(q.max())
+            typical.append(q.mean())
+            env.over = True
+            env.arrive()
+        assert np.mean(chances) > 1.3 * np.mean(typical)
+
+
+def test_the_proposer_has_the_first_profile_and_counterparts_the_second():
+    """One issue, opposite tastes: what is best for us is worst for every counterpart."""
+    issue = (anac.Issue("price", ("low", "middle", "high")),)
+    sides = [anac.Profile(name, anac.LinearAdditive(np.array([table]))) for name, table in
+             (("buyer", [1.0, 0.5, 0.0]), ("seller", [0.0, 0.5, 1.0]))]  # fmt: skip
+    env = environments.make("multi_issue", domain=anac.Domain("d", issue, tuple(sides)))
+    assert env.utility(env.bids()).tolist() == [1.0, 0.5, 0.0]
+    for g in range(env.counterparts):
+        env.counterpart = g
+        assert (np.diff(env.their_utility(env.bids())) > 0).all()
+        assert (np.diff(env.accept_prob(env.bids())) > 0).all()
+
+
+@pytest.mark.parametrize("name", environments.NAMES)
+def test_masks_name_every_value_that_some_valid_bid_has_and_no_other(name):
+    env = small(name)
+    for _ in range(5):
+        _, info = env.reset()
+        bids = env.bids()
+        assert len(info["action_mask"]) == bids.shape[1]
+        for i, mask in enumerate(info["action_mask"]):
+            assert set(np.flatnonzero(mask)) == set(bids[:, i])
+        assert env.action_space.contains(env.action_space.sample(mask=info["action_mask"]))
+        env.over = True
+
+
+def test_numbered_bids_are_all_valid_where_hardly_a_combination_is():
+    env = small("trading")
+    assert np.mean([env.is_valid(env.action_space.sample()) for _ in range(300)]) < 0.1
+    listed, generator = environments.Listed(env), np.random.default_rng(0)
+    _, info = listed.reset(seed=1)
+    for _ in range(60):
+        choices = np.flatnonzero(listed.action_masks())
+        assert np.array_equal(choices, np.flatnonzero(info["action_mask"]))
+        assert len(choices) == env.n_bids < listed.action_space.n
+        *_, over, _, info = listed.step(generator.choice(choices))
+        assert info["valid"]
+        if over:
+            _, info = listed.reset()
+    *_, over, _, info = listed.step(env.n_bids)  # a number without a bid
+    assert (over, info["valid"], info["regret"]) == (True, False, env.optimum())
+
+
+def test_most_bids_is_never_exceeded_and_is_reached():
+    for name in environments.NAMES:
+        env, seen = small(name), 0
+        for _ in range(200):
+            seen = max(seen, env.n_bids)
+            env.over = True
+            env.arrive()
+        assert 0.3 * env.most_bids() <= seen <= env.most_bids() or name == "trading"
+        assert seen <= env.most_bids()
+    with pytest.raises(ValueError, match="too many to number"):
+        environments.Listed(environments.make("multi_issue", domain=anac.generate([10] * 7, np.random.default_rng(0))))
 
 
 @pytest.mark.parametrize("name", WITH_TRUTH)
