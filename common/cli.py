@@ -1,4 +1,4 @@
-"""`papers list | run | compare | doctor | clean`."""
+"""`papers list | run | compare | data | tables | doctor | clean`."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ import json
 import os
 import shutil
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
 
-from common import command, exits, experiment, files, optional, report, result, signals
-from common.catalogue import experiments, papers, title_of, verbs
-from common.errors import UserError, shorten
+from common import claims, command, exits, experiment, files, optional, report, result, signals
+from common.catalogue import experiments, folder_of, papers, title_of, verb_of, verbs
+from common.errors import UserError, choose, shorten
 
 
 def main(argv: Sequence[str]) -> int:
@@ -24,13 +25,18 @@ def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="papers", description="Nineteen ICML 2024 papers: list them, run them, compare runs."
     )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="{list,run,compare,doctor,clean}")
+    commands = parser.add_subparsers(
+        dest="command", required=True, metavar="{list,run,compare,data,tables,doctor,clean}"
+    )
     listing = commands.add_parser("list", help="the papers, their experiments and verdicts")
     listing.add_argument("--json", action="store_true", help="machine-readable")
     commands.add_parser("run", help="papers run NAME [verb] [+exp=...] [key=value ...]", add_help=False)
     compare = commands.add_parser("compare", help="two runs side by side")
     compare.add_argument("run_a")
     compare.add_argument("run_b")
+    commands.add_parser("data", help="papers data list | fetch NAME | verify [NAME]", add_help=False)
+    tables = commands.add_parser("tables", help="run the claims of the papers (+exp=ci) and print them")
+    tables.add_argument("names", nargs="*", metavar="PAPER", help="default: all")
     commands.add_parser("doctor", help="versions, device, threads, data found, extras")
     clean = commands.add_parser(
         "clean", help="show, and with --yes delete, runs that failed or were killed, and cached stages"
@@ -49,11 +55,17 @@ def main(argv: Sequence[str]) -> int:
         try:
             if argv[:1] == ["run"]:
                 return run(argv[1:])
+            if argv[:1] == ["data"]:
+                from common.data.command import main as data
+
+                return exits.flushed(data(argv[1:]))
             arguments = parser.parse_args(argv)
             if arguments.command == "list":
                 list_papers(arguments.json)
             elif arguments.command == "compare":
                 compare_runs(arguments.run_a, arguments.run_b)
+            elif arguments.command == "tables":
+                return exits.flushed(run_tables(arguments.names))
             elif arguments.command == "doctor":
                 doctor()
             else:
@@ -86,23 +98,27 @@ def describe() -> list[dict[str, Any]]:
 
     A paper whose files cannot be read is in the list, with what is wrong as its title.
     """
-    try:
-        text = (files.ROOT / "docs" / "results" / "results.json").read_text()
-        recorded = json.loads(text)["papers"]
-    except (OSError, ValueError, KeyError, TypeError):
-        recorded = {}
     found: list[dict[str, Any]] = []
     for name in papers():
         entry: dict[str, Any] = {"name": name, "title": name, "verbs": [], "experiments": {}, "verdicts": None}
         try:
             entry |= {"title": title_of(name), "verbs": verbs(name)}
             entry["experiments"] = {e.name: e.title for e in experiments(name)}
-            judged = recorded.get(name, {}).get("claims", [])
+            judged = recorded(name)
             entry["verdicts"] = report.counts(judged) if judged else None
         except (UserError, OSError, ValueError, SyntaxError, KeyError, TypeError, AttributeError) as error:
             entry["title"] = f"cannot be read: {shorten(str(error))}"
         found.append(entry)
     return found
+
+
+def recorded(paper: str) -> list[dict[str, Any]]:
+    """The claims of a paper as its file has them, with the verdicts of its record; [] where nothing is recorded."""
+    path = folder_of(f"papers.{paper}") / "record" / "results.json"
+    if not path.is_file():
+        return []
+    kept = {claim["id"]: claim["holds"] for claim in json.loads(path.read_text())["claims"]}
+    return [claim | {"holds": kept.get(claim["id"])} for claim in claims.read(paper)]
 
 
 def list_papers(as_json: bool) -> None:
@@ -111,9 +127,6 @@ def list_papers(as_json: bool) -> None:
         print(files.to_json(found), end="")
         return
 
-    def verdict(counts: dict[str, int] | None) -> str:
-        return ", ".join(f"{n} {word}" for word, n in counts.items() if n) if counts else "not recorded"
-
     report.show(
         "",
         [
@@ -121,11 +134,38 @@ def list_papers(as_json: bool) -> None:
                 "paper": p["name"],
                 "title": p["title"],
                 "experiments": " ".join(p["experiments"]),
-                "gated claims": verdict(p["verdicts"]),
+                "gated claims": report.counted(recorded(p["name"])) if p["verdicts"] else "not recorded",
             }
             for p in found
         ],
     )
+
+
+def run_tables(names: Sequence[str]) -> int:
+    """Run `+exp=ci` of each paper in a process of its own, print its claims, and return the worst exit code.
+
+    In a clone `make tables` also records what was found and renders the pages.
+    """
+    from common.processes import Service
+
+    codes = []
+    for name in names or papers():
+        choose("paper", name, papers())
+        with tempfile.TemporaryDirectory() as folder:
+            log = Path(folder) / "log"
+            words = ["run", name, verb_of(name, "ci"), "+exp=ci", "threads=1"]
+            service = Service(name, [sys.executable, "-m", "papers", *words], log)
+            try:
+                codes.append(service.process.wait())
+            finally:
+                service.stop()
+            last = next((row for row in reversed(log.read_text().splitlines()) if row.startswith("result: ")), None)
+        if last is None:
+            print(f"{name}: exit {codes[-1]}, nothing was recorded: run it alone, papers {' '.join(words)}")
+            continue
+        outcome = result.load_result(last.removeprefix("result: "))
+        report.show(f"{name} ({outcome.status}, exit {codes[-1]})", report.claim_rows(outcome.claims))
+    return exits.worst(codes)
 
 
 def compare_runs(folder_a: str, folder_b: str) -> None:
@@ -153,11 +193,11 @@ def compare_runs(folder_a: str, folder_b: str) -> None:
     report.show("metrics", rows)
     same = a.metrics == b.metrics and a.tables == b.tables
     print("metrics and tables are identical" if same else "metrics or tables differ")
-    claims = {c["id"]: c["holds"] for c in a.claims}
+    verdicts = {c["id"]: c["holds"] for c in a.claims}
     for claim in b.claims:
-        if claim["id"] in claims and claims[claim["id"]] is not claim["holds"]:
+        if claim["id"] in verdicts and verdicts[claim["id"]] is not claim["holds"]:
             print(
-                f"claim {claim['id']}: {report.VERDICT[claims[claim['id']]]} in a, {report.VERDICT[claim['holds']]} in b"
+                f"claim {claim['id']}: {report.VERDICTS[verdicts[claim['id']]]} in a, {report.VERDICTS[claim['holds']]} in b"
             )
 
 

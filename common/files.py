@@ -13,7 +13,9 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent  # the clone
+ROOT = Path(__file__).resolve().parent.parent  # the clone, or where the wheel's packages lie
+IS_CLONE = (ROOT / "pyproject.toml").is_file()
+DATA = ROOT / "data" if IS_CLONE else ROOT / "common" / "_data"  # the registry, and the small weights made here
 
 
 @contextlib.contextmanager

@@ -140,6 +140,8 @@ def git_state() -> tuple[str | None, bool | None]:
             ["git", "-C", ROOT, *args], capture_output=True, text=True, check=True, timeout=20
         ).stdout.strip()
 
+    if not (ROOT / ".git").exists():  # a wheel: whatever repository it may lie in is not ours
+        return None, None
     try:
         return git("rev-parse", "HEAD"), bool(git("status", "--porcelain"))
     except (OSError, subprocess.SubprocessError):

@@ -23,7 +23,7 @@ T = TypeVar("T")
 def folders() -> list[Path]:
     """The folders searched, in order."""
     named = [Path(part).expanduser().absolute() for part in os.environ.get("PAPERS_DATA", "").split(os.pathsep) if part]
-    return [*named, files.ROOT / "data", files.cache_folder() / "data"]
+    return [*named, files.DATA, files.cache_folder() / "data"]
 
 
 def locate(name: str, *, run: Run | None = None) -> Path:

@@ -11,7 +11,7 @@ from common import files
 from common.cards import cards, read
 from common.errors import UserError, did_you_mean
 
-SHARED = files.ROOT / "data" / "registry.yaml"
+SHARED = files.DATA / "registry.yaml"
 
 
 @dataclass(frozen=True)

@@ -23,14 +23,14 @@ from filelock import FileLock
 
 from common.data.registry import entries, locate
 from common.errors import UserError
-from common.files import ROOT, cache_folder, digest, sha256_of, write_json
+from common.files import DATA, cache_folder, digest, sha256_of, write_json
 from common.run import Run
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
-STDLIB_LM = ROOT / "data" / "models" / "stdlib_lm"
+STDLIB_LM = DATA / "models" / "stdlib_lm"
 SMOLLM = "SmolLM2-135M-Instruct.Q4_1.gguf"
 DTYPES = ("float32", "bfloat16", "float16")
 
