@@ -1,4 +1,4 @@
-"""Loss Shaping Constraints for Long-Term Time Series Forecasting: Hounie, Porras-Valenzuela and Ribeiro, ICML 2024 (arXiv 2402.09373)."""
+"""Loss Shaping: Loss Shaping Constraints for Long-Term Time Series Forecasting (Hounie, Porras-Valenzuela and Ribeiro, ICML 2024)."""
 
 from common.lazy import exports
 

@@ -51,6 +51,12 @@ class DualVariables(Weighting):
     levels: (K,) non-negative (any sign where an operator is given); inf leaves a step free.
     lr: eta_d. init: lambda at the start. clip: lambda's upper bound. operator: A (K, n), None for the identity.
     slack_lr, slack_alpha: eta_z and alpha of the resilient variant; slack_lr = 0 is the hard one.
+    averaged: beta in [0, 1), the prices move on the mean xi <- beta xi + (1 - beta) l of the batches' losses (xi begins at
+        the first): less noise, later news.
+    proportional: kappa of a PI controller, lambda <- [lambda + eta_d e + kappa (e - e_before)]: a price answers to what a
+        violation e = xi - eps - zeta does, not only to what it is, and so overshoots less.
+    penalty: rho of the augmented Lagrangian, mean l + 1/(2 rho) sum_i ([lambda_i + rho e_i]_+^2 - lambda_i^2): what weighs a
+        loss is [lambda + rho e]_+ with the batch's own e, in place of lambda; lr = rho is the method of multipliers.
     The state is buffers, not parameters: it is saved in checkpoints, and no optimiser or weight decay touches it.
     Raises ValueError for levels that are NaN, negative or not a vector, and for an operator that does not fit them.
 
@@ -63,22 +69,30 @@ class DualVariables(Weighting):
     multipliers: Tensor
     slack: Tensor
     operator: Tensor | None
+    mean: Tensor
+    violation: Tensor
 
     def __init__(self, levels: ArrayLike | Tensor, lr: float, init: float = 0.0, clip: float = math.inf, *,
                  operator: ArrayLike | Tensor | None = None, slack_lr: float = 0.0, slack_alpha: float = 2.0,
+                 averaged: float = 0.0, proportional: float = 0.0, penalty: float = 0.0,
                  dtype: torch.dtype = torch.float32):  # fmt: skip
         super().__init__()
         eps = checked_levels(levels, any_sign=operator is not None).to(dtype)
         if lr < 0 or init < 0 or clip <= 0 or slack_lr < 0 or slack_alpha < 0:
             raise ValueError("lr, init, slack_lr and slack_alpha must not be negative, and clip must be positive")
+        if not 0 <= averaged < 1 or proportional < 0 or penalty < 0:
+            raise ValueError("averaged must be in [0, 1), and proportional and penalty must not be negative")
         A = None if operator is None else torch.as_tensor(operator, dtype=dtype)
         if A is not None and (A.ndim != 2 or len(A) != len(eps)):
             raise ValueError(f"operator is {tuple(A.shape)}, and there are {len(eps)} levels: it takes a row for each")
         self.lr, self.clip, self.slack_lr, self.slack_alpha = lr, clip, slack_lr, slack_alpha
+        self.averaged, self.proportional, self.penalty = averaged, proportional, penalty
         self.register_buffer("levels", eps)
         self.register_buffer("multipliers", torch.full_like(eps, min(init, clip)).masked_fill(eps.isinf(), 0.0))
         self.register_buffer("slack", torch.zeros_like(eps))
         self.register_buffer("operator", A)
+        self.register_buffer("mean", torch.full_like(eps, math.nan))  # xi; NaN until a batch was seen
+        self.register_buffer("violation", torch.full_like(eps, math.nan))  # e of the step before
 
     @property
     def n_losses(self) -> int:
@@ -91,15 +105,33 @@ class DualVariables(Weighting):
         return losses if self.operator is None else self.operator @ losses
 
     def weights(self, losses: Tensor | None = None) -> Tensor:
-        """The weight of each loss in the Lagrangian, 1/n + A^T lambda. (n,)"""
-        prices = self.multipliers if self.operator is None else self.operator.T @ self.multipliers
-        return prices + 1.0 / self.n_losses
+        """The weight of each loss in the Lagrangian, 1/n + A^T lambda. (n,)
+
+        With a penalty, A^T [lambda + rho e]_+ of the batch's losses (n,), which it then takes.
+        """
+        prices = self.multipliers
+        if self.penalty:
+            if losses is None:
+                raise ValueError("the weights of an augmented Lagrangian depend on the batch's losses: give them")
+            excess = self.constrained(losses.detach().to(self.levels)) - self.levels - self.slack
+            prices = (prices + self.penalty * excess).clamp(0.0, self.clip)  # an infinite level: -inf, so zero
+        return (prices if self.operator is None else self.operator.T @ prices) + 1.0 / self.n_losses
 
     @torch.no_grad()
     def step(self, losses: Tensor) -> Tensor:
         """One ascent step on losses (n,): lambda first, then (resilient) zeta with the new lambda. Returns lambda (K,), a copy."""
         values = self.constrained(torch.as_tensor(losses).detach().to(self.levels))
-        self.multipliers.copy_(dual_step(self.multipliers, values, self.levels, self.slack, self.lr, self.clip))
+        if self.averaged:
+            values = torch.where(self.mean.isnan(), values, self.averaged * self.mean + (1 - self.averaged) * values)
+            self.mean.copy_(values)
+        prices = self.multipliers
+        if self.proportional:
+            e = (values - self.levels - self.slack).clamp(
+                min=torch.finfo(values.dtype).min
+            )  # an infinite level stays free
+            prices = prices + self.proportional * torch.where(self.violation.isnan(), 0.0, e - self.violation)
+            self.violation.copy_(e)
+        self.multipliers.copy_(dual_step(prices, values, self.levels, self.slack, self.lr, self.clip))
         if self.slack_lr > 0:
             self.slack.copy_(resilient_step(self.slack, self.multipliers, self.slack_lr, self.slack_alpha))
         return self.multipliers.clone()
@@ -119,7 +151,7 @@ class MonotoneVariables(DualVariables):
         self.official_sign_error = official_sign_error
 
     def weights(self, losses: Tensor | None = None) -> Tensor:
-        w = super().weights()
+        w = super().weights(losses)
         if self.official_sign_error:
             w[1:-1] = self.multipliers[:-1] + self.multipliers[1:] - 1.0 / self.n_losses
         return w

@@ -39,11 +39,11 @@ class Quadratic:
         return np.asarray(np.linalg.solve(np.tensordot(w, self.H, 1), w @ self.b), dtype=np.float64)
 
 
-def problem(rng: np.random.Generator, *, steps: int, d: int, samples: int, noise: float) -> Quadratic:
+def problem(generator: np.random.Generator, *, steps: int, d: int, samples: int, noise: float) -> Quadratic:
     """Regressors that grow along the window, and at each step another truth: one theta cannot serve them all."""
-    Phi = rng.normal(size=(samples, steps, d)) * np.linspace(0.5, 1.5, steps)[:, None]
-    truth = rng.normal(size=(steps, d)) * 0.6 + 1.0
-    y = np.einsum("ntd,td->nt", Phi, truth) + noise * rng.normal(size=(samples, steps))
+    Phi = generator.normal(size=(samples, steps, d)) * np.linspace(0.5, 1.5, steps)[:, None]
+    truth = generator.normal(size=(steps, d)) * 0.6 + 1.0
+    y = np.einsum("ntd,td->nt", Phi, truth) + noise * generator.normal(size=(samples, steps))
     return Quadratic(
         np.einsum("nti,ntj->tij", Phi, Phi) / samples,
         np.einsum("nti,nt->ti", Phi, y) / samples,

@@ -1,11 +1,15 @@
 """Series and windows: the benchmark's CSV layout, its splits, standardisation on training rows, and a synthetic stand-in.
 
 A window is T_c rows of context followed by T_p rows to predict, stride 1 unless asked otherwise. Every window of a
-segment is used: nothing is shuffled away or dropped at evaluation.
+segment is used: nothing is shuffled away or dropped at evaluation. Where gaps are masked, a model sees the last value before
+them, and what is missing is no target: it counts in no loss, no error, no mean.
 """
 
 from __future__ import annotations
 
+import gzip
+import warnings
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from common.errors import UserError, choose
+from common.errors import UserError, choose, shorten
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,13 +35,17 @@ DAY_OR_MONTH_FIRST = r"\s*\d{1,2}[/.-]\d{1,2}[/.-]\d"  # 03/01/2024 is read in t
 
 @dataclass
 class Series:
-    """A table of values as it was read. values: (n, C) float64, in the units of the file."""
+    """A table of values as it was read. values: (n, C) float64, in the units of the file; NaN in gaps that are to be masked.
+
+    dates: in order of time, of UTC where the file has offsets; clock: what the clock on the wall showed, for calendar features.
+    """
 
     name: str
     values: NDArray[np.float64]
     dates: pd.DatetimeIndex
     columns: list[str]
     notes: list[str] = field(default_factory=list)
+    clock: pd.DatetimeIndex | None = None
 
     @property
     def rows_per_hour(self) -> float:
@@ -46,7 +54,10 @@ class Series:
 
 @dataclass
 class Windows:
-    """The windows of one segment. values: (n, C) float32 standardised; marks: (n, d_m); starts: (N,) first context rows."""
+    """The windows of one segment. values: (n, C) float32 standardised; marks: (n, d_m); starts: (N,) first context rows.
+
+    seen: (n, C) bool, False in masked gaps; None where there are none.
+    """
 
     values: Tensor
     marks: Tensor
@@ -54,20 +65,25 @@ class Windows:
     context: int
     label: int
     horizon: int
+    seen: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.starts)
 
     def batch(self, index: Tensor) -> dict[str, Tensor]:
-        """x (B, T_c, C), y (B, T_p, C), x_mark (B, T_c, d_m), y_mark (B, T_l + T_p, d_m) of the windows `index` (B,)."""
+        """x (B, T_c, C), y (B, T_p, C), x_mark (B, T_c, d_m), y_mark (B, T_l + T_p, d_m) of the windows `index` (B,).
+
+        With gaps also seen (B, T_p, C), which of the targets are there.
+        """
         rows = self.starts[index, None] + torch.arange(self.context + self.horizon)  # (B, T_c + T_p)
         values, marks = self.values[rows], self.marks[rows]
-        return {
+        batch = {
             "x": values[:, : self.context],
             "y": values[:, self.context :],
             "x_mark": marks[:, : self.context],
             "y_mark": marks[:, self.context - self.label :],
         }
+        return batch if self.seen is None else batch | {"seen": self.seen[rows[:, self.context :]]}
 
     def batches(self, size: int) -> Iterator[dict[str, Tensor]]:
         """All windows in order, the last batch as short as it comes."""
@@ -113,12 +129,25 @@ def load(cfg: Any, run: Run, *, context: int, label: int, horizon: int) -> Datas
                 f"give a longer file, or lower context and horizon"
             )
     standard, mean, std = standardise(series, borders["train"][1])
-    marks = torch.as_tensor(time_marks(series.dates, cfg.freq), dtype=torch.float32)
-    values = torch.as_tensor(standard, dtype=torch.float32)
+    clock = series.dates if series.clock is None else series.clock
+    freq = cfg.freq
+    if freq == "auto":
+        freq = frequency(series.dates) if cfg.path is not None else "h"  # the paper's, for all but 15-minute data
+    if cfg.path is not None and cfg.freq == "auto":
+        run.note(f"{series.name}: calendar features of data.freq={freq}, by the step of its dates")
+    marks = torch.as_tensor(time_marks(clock, freq), dtype=torch.float32)
+    gaps = np.isnan(standard)
+    seen = torch.as_tensor(~gaps) if gaps.any() else None
+    values = torch.as_tensor(carried(standard) if gaps.any() else standard, dtype=torch.float32)
     segments = {}
     for name, (first, end) in borders.items():
         starts = torch.arange(first, end - context - horizon + 1, int(cfg.stride[name]))
-        segments[name] = Windows(values, marks, starts, context, min(label, context), horizon)
+        if seen is not None:
+            there = seen[starts[:, None] + context + torch.arange(horizon)].any(2)  # (N, T_p)
+            starts = starts[there.any(1)]
+            if not len(starts) or not there.any(0).all():
+                raise UserError(f"the {name} segment of {series.name} has no value at some step of all its windows: cut it, or fill its gaps")  # fmt: skip
+        segments[name] = Windows(values, marks, starts, context, min(label, context), horizon, seen)
     return Dataset(series.name, series.columns, mean, std, segments, sha256_of_arrays(series.values))
 
 
@@ -126,8 +155,11 @@ def _series(cfg: Any, run: Run) -> Series:
     if cfg.path is not None:
         from common.data.registry import own_file
 
-        if Path(cfg.path).expanduser().is_dir():
+        own = Path(cfg.path).expanduser()
+        if own.is_dir():
             raise UserError(f"data.path: {cfg.path} is a folder: name the CSV in it")
+        if own.exists() and not own.is_file():  # a fifo would be waited for
+            raise UserError(f"data.path: {cfg.path} is no plain file: give a CSV on disk")
         return read_csv(own_file(cfg.path, "data.path", run), cfg)
     if cfg.name == "synthetic":
         series, _ = synthetic(cfg.rows, cfg.channels, run.rng("synthetic").numpy)
@@ -147,7 +179,7 @@ def _series(cfg: Any, run: Run) -> Series:
 
 
 def read_csv(path: Path, cfg: Any, name: str | None = None) -> Series:
-    """A CSV (or .csv.gz) with a date column and value columns. cfg: date, drop, missing (error | ffill), irregular (error | keep).
+    """A CSV (or .csv.gz) with a date column and value columns. cfg: date, drop, missing (error | mask | ffill), irregular (error | keep).
 
     Raises UserError naming the column, the row and the way out, for gaps, text among the numbers and dates out of order.
     """
@@ -156,8 +188,11 @@ def read_csv(path: Path, cfg: Any, name: str | None = None) -> Series:
     read = partial(pd.read_csv, path, compression="gzip" if path.suffix == ".gz" else None, skipinitialspace=True)
     try:
         table, names = read(), read(header=None, nrows=1, dtype=str).iloc[0].dropna()
-    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is not a CSV ({str(error).splitlines()[0]}): give a table with a header") from None
+    except (ValueError, IndexError, EOFError, gzip.BadGzipFile, zlib.error) as error:  # pandas' own are ValueErrors
+        what = shorten(str(error)) or type(error).__name__
+        raise UserError(f"{path} is not a CSV ({what}): give a table with a header, in UTF-8") from None
+    if any("\0" in str(column) for column in table.columns):
+        raise UserError(f"{path} is not a CSV (its header holds zero bytes): give a table with a header, in UTF-8")
     if len(table.columns) == 1 and (mark := next((m for m in ";\t|" if m in table.columns[0]), None)):
         raise UserError(f"{path} has its columns apart by {mark!r}: write it with commas (and points in numbers)")
     if names.duplicated().any():  # pandas would call the second a.1
@@ -166,7 +201,7 @@ def read_csv(path: Path, cfg: Any, name: str | None = None) -> Series:
         raise UserError(
             f"{path} has no column {cfg.date!r}: name the one with the dates by data.date=, of {', '.join(map(str, table.columns[:9]))}"
         )
-    dates = _dates(table.pop(cfg.date), path, cfg)
+    dates, clock = _dates(table.pop(cfg.date), path, cfg)
     if absent := [column for column in cfg.drop if column not in table.columns]:
         raise UserError(f"data.drop names {absent[0]!r}, which is not among {', '.join(map(str, table.columns))}")
     table = table.drop(columns=list(cfg.drop))
@@ -181,19 +216,37 @@ def read_csv(path: Path, cfg: Any, name: str | None = None) -> Series:
     if gaps.any():
         row, column = np.argwhere(gaps)[0]
         where = f"{int(gaps.sum())} missing values, the first in column {table.columns[column]!r}, row {row + 1}"
-        if cfg.missing != "ffill":
-            raise UserError(f"{path} has {where}: fill them, or carry the last value on with data.missing=ffill")
-        table = table.mask(gaps).ffill()
-        values = table.to_numpy(dtype=np.float64)
-        if not np.isfinite(values).all():
-            raise UserError(f"{path} has {where}, with nothing before it to carry on: cut the first rows")
-        notes.append(f"{path.name}: {int(gaps.sum())} missing values took the value before them")
+        if cfg.missing == "error":
+            raise UserError(
+                f"{path} has {where}: hide gaps from inputs and targets with data.missing=mask, or carry values on with data.missing=ffill"
+            )
+        table = table.mask(gaps)
+        if cfg.missing == "mask":
+            notes.append(f"{path.name}: {int(gaps.sum())} missing values are hidden: they are no targets, and inputs show the value before")  # fmt: skip
+            values = table.to_numpy(dtype=np.float64)
+        else:
+            values = carried(table.to_numpy(dtype=np.float64), first=np.nan)
+            if not np.isfinite(values).all():
+                raise UserError(f"{path} has {where}, with nothing before it to carry on: cut the first rows")
+            notes.append(f"{path.name}: {int(gaps.sum())} missing values took the value before them, as targets too")
     if cfg.irregular == "keep" and not _regular(dates):
         notes.append(f"{path.name}: dates are not evenly spaced; windows count rows, not hours")
-    return Series(name or path.stem, values, dates, [str(column) for column in table.columns], notes)
+    return Series(name or path.stem, values, dates, [str(column) for column in table.columns], notes, clock)
 
 
-def _dates(column: pd.Series, path: Path, cfg: Any) -> pd.DatetimeIndex:
+def carried(values: NDArray[np.float64], first: float = 0.0) -> NDArray[np.float64]:
+    """values (n, C) with each NaN replaced by the last number above it; `first` where there is none (0: the mean of z-scores)."""
+    there = ~np.isnan(values)
+    last = np.maximum.accumulate(np.where(there, np.arange(len(values))[:, None], -1), axis=0)  # row of the last number
+    filled = np.take_along_axis(values, np.maximum(last, 0), axis=0)
+    return np.where(last < 0, first, filled)
+
+
+OFFSET = r"\s*(?:Z|UTC|[+-]\d{2}:?\d{2}|(?<=\d\d:\d\d)[+-]\d{2}|(?<=\d\.\d{6})[+-]\d{2})\s*$"
+
+
+def _dates(column: pd.Series, path: Path, cfg: Any) -> tuple[pd.DatetimeIndex, pd.DatetimeIndex]:
+    """Dates in UTC where they carry offsets (which may change with summer time), and what the clock on the wall showed."""
     import pandas as pd
 
     if pd.api.types.is_numeric_dtype(column):  # would be read as nanoseconds since 1970
@@ -201,11 +254,21 @@ def _dates(column: pd.Series, path: Path, cfg: Any) -> pd.DatetimeIndex:
     if (unclear := column.astype(str).str.match(DAY_OR_MONTH_FIRST)).any():
         row = int(unclear.to_numpy().argmax())
         raise UserError(f"{path}, row {row + 1}: {column.iloc[row]!r} may have its day first or its month; write dates as 2024-01-13")  # fmt: skip
-    parsed = pd.to_datetime(column, errors="coerce", format="mixed")
+    text = column.astype(str)
+    offsets = text.str.contains(OFFSET, regex=True) & text.str.contains(":", regex=False)
+    if offsets.any() and not offsets.all():
+        row = int((~offsets).to_numpy().argmax())
+        raise UserError(
+            f"{path}, row {row + 1}: {column.iloc[row]!r} has no time zone offset, and other dates have: write all of one kind"
+        )
+    parsed = pd.to_datetime(column, errors="coerce", format="mixed", utc=bool(offsets.any()))
     if parsed.isna().any():
         row = int(parsed.isna().to_numpy().argmax())
         raise UserError(f"{path}, row {row + 1}: {column.iloc[row]!r} is not a date; write it as 2024-01-31 13:00:00")
-    dates = pd.DatetimeIndex(parsed)
+    dates = clock = pd.DatetimeIndex(parsed)
+    if offsets.any():
+        dates = dates.tz_localize(None)
+        clock = pd.DatetimeIndex(pd.to_datetime(text.str.replace(OFFSET, "", regex=True), format="mixed"))
     if len(dates) < 3:
         raise UserError(f"{path} has {len(dates)} rows: give a longer series")
     steps = dates[1:] - dates[:-1]
@@ -219,7 +282,7 @@ def _dates(column: pd.Series, path: Path, cfg: Any) -> pd.DatetimeIndex:
         row = int((steps != steps[0]).argmax()) + 2
         raise UserError(f"{path} is not evenly spaced: row {row} comes {steps[row - 2]} after the one before, others {steps[0]}; "
                         f"resample it, or take rows as they are with data.irregular=keep")  # fmt: skip
-    return dates
+    return dates, clock
 
 
 def _regular(dates: pd.DatetimeIndex) -> bool:
@@ -227,7 +290,22 @@ def _regular(dates: pd.DatetimeIndex) -> bool:
     import pandas as pd
 
     steps = dates[1:] - dates[:-1]
-    return bool((steps == steps[0]).all()) or pd.infer_freq(dates) is not None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of what pandas will return one day
+        return bool((steps == steps[0]).all()) or pd.infer_freq(dates) is not None
+
+
+def frequency(dates: pd.DatetimeIndex) -> str:
+    """The calendar features that fit the step between dates: s, t (minutes), h, d, b (days without weekends), w, m."""
+    step = float(np.median(np.diff(dates.to_numpy()) / np.timedelta64(1, "s")))
+    if step >= 86_400 and step < 7 * 86_400:
+        weekends = bool((dates.day_of_week >= 5).any())
+        return "d" if weekends or len(dates) < 7 else "b"
+    return next(
+        name
+        for name, below in (("s", 60), ("t", 3600), ("h", 86_400), ("w", 27 * 86_400), ("m", np.inf))
+        if step < below
+    )
 
 
 # ---- splits and scales -----------------------------------------------------------------------------------------------
@@ -257,11 +335,18 @@ def split(series: Series, rule: str, context: int) -> dict[str, tuple[int, int]]
 
 
 def standardise(series: Series, train_rows: int) -> tuple[NDArray, NDArray, NDArray]:
-    """Values as z-scores by the mean and population deviation of the first `train_rows` rows; returns them, mean, std."""
+    """Values as z-scores by the mean and population deviation of the first `train_rows` rows; returns them, mean, std. Gaps stay NaN."""
     train = series.values[:train_rows]
-    mean, std = train.mean(0), train.std(0)
+    if empty := [column for column, gone in zip(series.columns, np.isnan(train).all(0), strict=True) if gone]:
+        raise UserError(f"column {empty[0]!r} of {series.name} has no value in the {train_rows} training rows: drop it by data.drop=[{empty[0]}]")  # fmt: skip
+    whole = not np.isnan(train).any()
+    mean, std = (train.mean(0), train.std(0)) if whole else (np.nanmean(train, 0), np.nanstd(train, 0))
     # not by the deviation: rounding in the mean gives a column of 0.1 one of 1e-17
-    if flat := [column for column, spread in zip(series.columns, np.ptp(train, axis=0), strict=True) if not spread > 0]:
+    if flat := [
+        column
+        for column, spread in zip(series.columns, np.nanmax(train, axis=0) - np.nanmin(train, axis=0), strict=True)
+        if not spread > 0
+    ]:
         raise UserError(
             f"column {flat[0]!r} of {series.name} is constant over the {train_rows} training rows: "
             f"leave it out with data.drop=[{','.join(flat)}]"
@@ -270,11 +355,13 @@ def standardise(series: Series, train_rows: int) -> tuple[NDArray, NDArray, NDAr
 
 
 def time_marks(dates: pd.DatetimeIndex, freq: str) -> NDArray[np.float64]:
-    """Calendar features scaled to [-1/2, 1/2]: (n, d_m). h: hour, weekday, day, day of year; t: minute before them; d, w: fewer.
+    """Calendar features scaled to [-1/2, 1/2]: (n, d_m). h: hour, weekday, day, day of year; t: minute before them, s: second; d, b: no hour.
 
-    w has day of month and week of year.
+    w has day of month and week of year, m the month.
     """
     features = {
+        "second": lambda: dates.second / 59.0,
+        "month": lambda: (dates.month - 1) / 11.0,
         "minute": lambda: dates.minute / 59.0,
         "hour": lambda: dates.hour / 23.0,
         "weekday": lambda: dates.day_of_week / 6.0,
@@ -283,10 +370,13 @@ def time_marks(dates: pd.DatetimeIndex, freq: str) -> NDArray[np.float64]:
         "week": lambda: (dates.isocalendar().week.to_numpy(dtype=float) - 1) / 52.0,
     }
     used = {
+        "s": ("second", "minute", "hour", "weekday", "day", "yearday"),
         "t": ("minute", "hour", "weekday", "day", "yearday"),
         "h": ("hour", "weekday", "day", "yearday"),
         "d": ("weekday", "day", "yearday"),
+        "b": ("weekday", "day", "yearday"),
         "w": ("day", "week"),
+        "m": ("month",),
     }
     chosen = used[choose("data.freq", freq, used)]
     return np.stack([np.asarray(features[name](), dtype=float) - 0.5 for name in chosen], axis=1)
@@ -298,7 +388,7 @@ PERIODS = (24, 168)
 MEMORY, SHOCK, NOISE = 0.98, 0.2, 0.1  # AR(1) coefficient, deviation of its innovations, of the independent noise
 
 
-def synthetic(rows: int, channels: int, rng: np.random.Generator) -> tuple[Series, NDArray[np.float64]]:
+def synthetic(rows: int, channels: int, generator: np.random.Generator) -> tuple[Series, NDArray[np.float64]]:
     """Two seasons a channel, a rank-2 AR(1) that channels share, and noise. Returns the series and the loadings (C, 2).
 
     What is predictable fades as 0.98^i, so the least error of step i is known: see `synthetic_floor`.
@@ -308,14 +398,14 @@ def synthetic(rows: int, channels: int, rng: np.random.Generator) -> tuple[Serie
 
     t = np.arange(rows)[:, None]
     seasons = sum(
-        rng.uniform(0.3, 1.0, channels) * np.sin(2 * np.pi * t / P + rng.uniform(0, 2 * np.pi, channels))
+        generator.uniform(0.3, 1.0, channels) * np.sin(2 * np.pi * t / P + generator.uniform(0, 2 * np.pi, channels))
         for P in PERIODS
     )
-    loading = rng.normal(size=(channels, 2))
-    start = rng.normal(size=2) * SHOCK / np.sqrt(1 - MEMORY**2)  # stationary from the first row
-    shocks = rng.normal(size=(rows, 2)) * SHOCK
+    loading = generator.normal(size=(channels, 2))
+    start = generator.normal(size=2) * SHOCK / np.sqrt(1 - MEMORY**2)  # stationary from the first row
+    shocks = generator.normal(size=(rows, 2)) * SHOCK
     state, _ = lfilter([1.0], [1.0, -MEMORY], shocks, axis=0, zi=(MEMORY * start)[None])
-    values = seasons + state @ loading.T + NOISE * rng.normal(size=(rows, channels))
+    values = seasons + state @ loading.T + NOISE * generator.normal(size=(rows, channels))
     dates = pd.date_range("2020-01-01", periods=rows, freq="h")
     return Series("synthetic", values, dates, [f"v{c + 1}" for c in range(channels)]), loading
 

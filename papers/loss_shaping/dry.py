@@ -20,7 +20,7 @@ def estimate(cfg: Any, run: Run) -> None:
     from papers.loss_shaping.forecasters import Shape, build_forecaster
 
     rows, channels = SIZES.get(cfg.data.name, (cfg.data.rows, cfg.data.channels))
-    marks = {"h": 4, "t": 5, "w": 2, "d": 3}[cfg.data.freq]
+    marks = {"auto": 4, "h": 4, "t": 5, "s": 6, "w": 2, "d": 3, "b": 3, "m": 1}[cfg.data.freq]
     with torch.device("meta"):
         model = build_forecaster(cfg.model.name, Shape(channels, marks, cfg.context, cfg.label, cfg.horizon), cfg.model)
     params = sum(p.numel() for p in model.parameters())

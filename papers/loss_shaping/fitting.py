@@ -68,6 +68,8 @@ def batch_stream(windows: Windows, size: int, run: Run, seed: int) -> tuple[Call
 def evaluate(forecaster: nn.Module, windows: Windows, batch_size: int) -> dict[str, NDArray[np.float64]]:
     """Errors over all windows, each counted once. mse and mae (T, C); windows (N, T), squared, channels averaged.
 
+    Masked gaps count nowhere: a step of a window of which nothing was seen is NaN in `windows`, a cell never seen NaN in mse.
+
     Informer and Reformer draw at random here too: always the same draws, and training's are left as they were.
     """
     with seeded(0):
@@ -77,16 +79,22 @@ def evaluate(forecaster: nn.Module, windows: Windows, batch_size: int) -> dict[s
 def _evaluate(forecaster: nn.Module, windows: Windows, batch_size: int) -> dict[str, NDArray[np.float64]]:
     was_training, device = forecaster.training, next(forecaster.parameters()).device
     forecaster.eval()
-    squared = absolute = torch.zeros((), dtype=torch.float64)
+    squared = absolute = count = torch.zeros((), dtype=torch.float64)
     each = []
     for batch in windows.batches(batch_size):
         moved = {key: value.to(device) for key, value in batch.items()}
         error = predict(forecaster, moved).float() - moved["y"]  # (B, T, C)
-        each.append(error.square().mean(2).cpu())
+        if "seen" in moved:
+            seen = moved["seen"]
+            error = error * seen
+            count = count + seen.sum(0, dtype=torch.float64).cpu()
+            each.append((error.square().sum(2) / seen.sum(2)).cpu())  # 0 / 0: NaN
+        else:
+            each.append(error.square().mean(2).cpu())
         squared = squared + error.square().sum(0, dtype=torch.float64).cpu()
         absolute = absolute + error.abs().sum(0, dtype=torch.float64).cpu()
     forecaster.train(was_training)
-    N = len(windows)
+    N: Any = len(windows) if windows.seen is None else count
     return {"mse": (squared / N).numpy(), "mae": (absolute / N).numpy(), "windows": torch.cat(each).numpy()}
 
 
@@ -98,11 +106,16 @@ def fit(cfg: Any, run: Run, data: Dataset, weighting: Weighting, name: str, seed
     Training always runs all epochs: stopping early would leave the prices on their way.
     """
 
-    def work() -> Fitted:
-        from common.training import lightning_fit
+    return run.stage(name, train_once, cfg, run, data, weighting, name, seed, key=[data.sha, seed])
 
-        batch, steps_per_epoch = batch_stream(data.segments["train"], cfg.batch_size, run, seed)
-        forecaster = make_forecaster(cfg.model, data, seed)
+
+def train_once(cfg: Any, run: Run, data: Dataset, weighting: Weighting, name: str, seed: int) -> Fitted:
+    """What `fit` keeps: the training itself, and what is measured after it."""
+    from common.training import lightning_fit
+
+    batch, steps_per_epoch = batch_stream(data.segments["train"], cfg.batch_size, run, seed)
+    forecaster = make_forecaster(cfg.model, data, seed)
+    with user_errors("duals"):
         module = ConstrainedTraining(
             WindowLosses(forecaster, cells="grid" if cfg.groups else "steps"),
             weighting,
@@ -110,33 +123,32 @@ def fit(cfg: Any, run: Run, data: Dataset, weighting: Weighting, name: str, seed
             beta2=cfg.beta2,
             steps_per_epoch=steps_per_epoch,
             lr_factor=lr_factor(cfg),
-            dual_order=cfg.dual.order,
-            dual_every=cfg.dual.every,
+            dual_order=cfg.duals.order,
+            dual_every=cfg.duals.every,
+            optimiser_state=cfg.duals.optimiser_state,
             normalise=cfg.normalise_weights,
             sampling=cfg.sampling,
             log_as=name,
         )
-        steps = steps_per_epoch * cfg.epochs
-        snapshot = max(1, steps // 60)
+    steps = steps_per_epoch * cfg.epochs
+    snapshot = max(1, steps // 60)
 
-        def after_step(step: int) -> None:
-            if step % snapshot == 0 and isinstance(weighting, DualVariables):
-                module.history.append({"step": step, "multipliers": weighting.multipliers.detach().cpu().clone()})
-            if (step + 1) % steps_per_epoch == 0:
-                val = float(evaluate(forecaster, data.segments["val"], cfg.eval_batch)["mse"].mean())
-                module.consider(val, epoch=(step + 1) // steps_per_epoch)
-                run.log({f"{name}.val_mse": val}, step=step)
+    def after_step(step: int) -> None:
+        if step % snapshot == 0 and isinstance(weighting, DualVariables):
+            module.history.append({"step": step, "multipliers": weighting.multipliers.detach().cpu().clone()})
+        if (step + 1) % steps_per_epoch == 0:
+            val = float(evaluate(forecaster, data.segments["val"], cfg.eval_batch)["mse"].mean())
+            module.consider(val, epoch=(step + 1) // steps_per_epoch)
+            run.log({f"{name}.val_mse": val}, step=step)
 
-        with run.time("fit_s"), warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "You defined a `validation_step`")  # after_step validates, on all windows
-            lightning_fit(module, batch, steps, cfg, run, name=name, after_step=after_step)
-        if cfg.report == "best_val":
-            module.restore_best()
-        if cfg.save_models:
-            _save(forecaster, run, name)
-        return _measure(cfg, run, data, module, forecaster)
-
-    return run.stage(name, work, key=[data.sha, seed])
+    with run.time("fit_s"), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "You defined a `validation_step`")  # after_step validates, on all windows
+        lightning_fit(module, batch, steps, cfg, run, name=name, after_step=after_step)
+    if cfg.report == "best_val":
+        module.restore_best()
+    if cfg.save_models:
+        _save(forecaster, run, name)
+    return _measure(cfg, run, data, module, forecaster)
 
 
 def _measure(cfg: Any, run: Run, data: Dataset, module: ConstrainedTraining, forecaster: nn.Module) -> Fitted:

@@ -52,7 +52,7 @@ def describe(profile: ArrayLike, mae: ArrayLike | None = None, levels: ArrayLike
     return row
 
 
-def block_bootstrap(losses: NDArray[np.float64], statistic, rng: np.random.Generator, *, block: int, draws: int = 200,
+def block_bootstrap(losses: NDArray[np.float64], statistic, generator: np.random.Generator, *, block: int, draws: int = 200,
                     coverage: float = 0.9) -> tuple[float, float]:  # fmt: skip
     """An interval for `statistic(profile)`, windows being resampled in blocks since neighbours overlap.
 
@@ -63,10 +63,19 @@ def block_bootstrap(losses: NDArray[np.float64], statistic, rng: np.random.Gener
     count = -(-N // block)
     found = []
     for _ in range(draws):
-        rows = (rng.choice(starts, count)[:, None] + np.arange(min(block, N))).ravel()[:N]
-        found.append(statistic(losses[rows].mean(0)))
+        rows = (generator.choice(starts, count)[:, None] + np.arange(min(block, N))).ravel()[:N]
+        found.append(statistic(np.nanmean(losses[rows], axis=0)))  # NaN: a masked gap
     low, high = np.quantile(found, [(1 - coverage) / 2, (1 + coverage) / 2])
     return float(low), float(high)
+
+
+def paired_interval(differences: ArrayLike, coverage: float = 0.95) -> tuple[float, float]:
+    """A t interval for the mean of paired differences (seeds,), at least two."""
+    from scipy.stats import t
+
+    d = _vector(differences)
+    reach = float(t.ppf((1 + coverage) / 2, len(d) - 1) * d.std(ddof=1) / np.sqrt(len(d)))
+    return float(d.mean() - reach), float(d.mean() + reach)
 
 
 def _vector(profile: ArrayLike) -> NDArray[np.float64]:

@@ -2,52 +2,56 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from common.plots import NEUTRAL, OURS, RIVAL, THEORY, Figure, axes
 
-if TYPE_CHECKING:
-    from papers.loss_shaping.studies import Outcome
-
+Array = NDArray[np.float64]
 ERM, LEVEL, PRICE = NEUTRAL, THEORY, RIVAL
 COLOURS = {"erm": ERM, "hard": OURS, "resilient": "#6a994e", "penalty": "#b8860b", "reweight": "#9467bd",
-           "minimax": PRICE, "monotone": "#3b3b98", "smooth": "#e07ab0", "groups": OURS}  # fmt: skip
+           "minimax": PRICE, "hard_as_is": OURS, "hard_rescaled": THEORY,
+           "hard_exact": "#5f0f40", "monotone": "#3b3b98", "smooth": "#e07ab0", "groups": OURS}  # fmt: skip
 
 
-def before_after(erm: Outcome, shaped: Outcome) -> Figure:
-    """Error along the window before and after, with levels, on train and test; the prices below, and their way there."""
+def before_after(profiles: Mapping[str, tuple[Array, Array]], method: str, levels: Array | None, prices: Array, path: Array,
+                 path_steps: Sequence[int]) -> Figure:  # fmt: skip
+    """Error along the window before and after, with levels, on train and test; the prices below, and their way there.
+
+    profiles: segment (train, test) -> the (T,) of ERM and of `method`. levels, prices: (T,). path: (points, T) prices at path_steps.
+    """
     fig, grid = axes(2, 2, height=2.5, height_ratios=(2, 1), sharex="row")
-    steps = np.arange(1, len(erm.profile("test")) + 1)
+    steps = np.arange(1, len(prices) + 1)
     for ax, segment in zip(grid[0], ("train", "test"), strict=True):
-        for outcome, colour, label in ((erm, ERM, "ERM"), (shaped, OURS, f"constrained ({shaped.method})")):
-            e = outcome.profile(segment)
+        for e, colour, label in zip(profiles[segment], (ERM, OURS), ("ERM", f"constrained ({method})"), strict=True):
             ax.plot(steps, e, color=colour, lw=1.8, label=f"{label}: STD {e.std():.4f}, mean {e.mean():.4f}")
-        if shaped.levels is not None:
-            ax.plot(steps, shaped.levels, color=LEVEL, lw=0.9, ls="--", label=r"level $\epsilon_i$")
+        if levels is not None:
+            ax.plot(steps, levels, color=LEVEL, lw=0.9, ls="--", label=r"level $\epsilon_i$")
         ax.set(ylabel="mean squared error", xlabel="step $i$ of the forecast")
         ax.legend(
             title=f"{segment} windows", fontsize=8, loc="lower left", bbox_to_anchor=(0, 1)
         )  # above: curves fill the axes
     left, right = grid[1]
-    left.fill_between(steps, shaped.fitted["multipliers"], color=PRICE, alpha=0.5, lw=0)
+    left.fill_between(steps, prices, color=PRICE, alpha=0.5, lw=0)
     left.set(ylabel=r"price $\lambda_i$ at the end", xlabel="step $i$", ylim=(0, None))
     right.remove()
     right = fig.add_subplot(grid[1, 1].get_subplotspec())
-    image = right.imshow(shaped.fitted["path"].T, aspect="auto", origin="lower", cmap="OrRd", interpolation="nearest",
-                         extent=(0, shaped.fitted["path_steps"][-1], 0.5, len(steps) + 0.5))  # fmt: skip
+    image = right.imshow(path.T, aspect="auto", origin="lower", cmap="OrRd", interpolation="nearest",
+                         extent=(0, path_steps[-1], 0.5, len(steps) + 0.5))  # fmt: skip
     right.set(xlabel="training step", ylabel="step $i$")
     fig.colorbar(image, ax=right, label=r"$\lambda_i$")
     return fig
 
 
-def profiles(outcomes: list[Outcome], title: str) -> Figure:
-    """The test profile of every method, and mean against Window STD in the same colours."""
+def profiles(tests: Mapping[str, Array], title: str) -> Figure:
+    """The test profile (T,) of every method, and mean against Window STD in the same colours."""
     fig, (left, right) = axes(2, height=3.6, width_ratios=(3, 2))
-    for outcome in outcomes:
-        e, colour = outcome.profile("test"), COLOURS[outcome.method]
-        left.plot(np.arange(1, len(e) + 1), e, color=colour, label=outcome.method)
+    for method, e in tests.items():
+        colour = COLOURS[method]
+        left.plot(np.arange(1, len(e) + 1), e, color=colour, label=method)
         right.plot(e.std(), e.mean(), "o", color=colour)
     left.set(xlabel="step $i$ of the forecast", ylabel="test mean squared error", title=title)
     left.legend(fontsize=8)

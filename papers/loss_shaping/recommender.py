@@ -36,7 +36,12 @@ def moments(windows: Windows, batch_size: int = 2048) -> Moments:
         x = batch["x"].mT.flatten(0, 1).double()  # (B C, T_c)
         x = torch.cat([x, torch.ones(len(x), 1, dtype=x.dtype)], dim=1)
         y = batch["y"].mT.flatten(0, 1).double()
+        if "seen" in batch:  # products of targets: rows without a gap alone
+            whole = batch["seen"].mT.flatten(0, 1).all(1)
+            x, y = x[whole], y[whole]
         G, B, Y, count = G + x.T @ x, B + y.T @ x, Y + y.T @ y, count + len(x)
+    if not count:
+        raise ValueError("no window of the training rows is without a gap in its targets")
     return Moments(*((part / count).numpy() for part in (G, B, Y)))
 
 

@@ -1,4 +1,4 @@
-"""Whether a config makes sense, said before anything is read or trained."""
+"""Checks between the settings of a config; what a setting may be by itself stands beside it in the YAML."""
 
 from __future__ import annotations
 
@@ -7,72 +7,13 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from common.configs import at_least, groups
+from common.catalogue import catalogue
 from common.errors import UserError, choose
 from papers.loss_shaping import constraints, methods
 
-AT_LEAST = {
-    "seeds": 0, "context": 1, "label": 0, "horizon": 2, "level_decimals": 0, "tolerance": 0, "dual.lr": 0, "dual.init": 0,
-    "resilience.lr": 0, "penalty_rho": 0, "reweight_power": 0, "epochs": 1, "batch_size": 1, "decay": 0, "eval_batch": 1,
-    "data.rows": 2, "data.channels": 1, "data.stride.train": 1, "data.stride.val": 1, "data.stride.test": 1,
-    "control.epochs": 1, "control.official_dual.lr": 0, "control.official_dual.init": 0,
-    "convex.steps": 2, "convex.d": 1, "convex.noise": 0, "convex.seed": 0, "convex.tight": 1, "convex.infeasible": 0,
-    "convex.iterations": 1, "convex.infeasible_iterations": 2, "recommend.width": 1, "recommend.points": 2, "recommend.steps": 1,
-    "recommend.cost": 0,
-    **{f"model.{key}": 1 for key in (
-        "d_model", "heads", "encoder_layers", "decoder_layers", "d_ff", "factor", "moving_average", "width", "bucket_size", "hashes",
-        "windows", "inner_size", "projector", "hippo_order", "scales", "modes", "patch", "patch_stride")},
-    "model.dropout": 0, "model.head_dropout": 0,
-}  # fmt: skip
-POSITIVE = ("lr", "dual.clip", "resilience.alpha", "minimax_share", "control.lr", "convex.dual_lr", "convex.slack_lr", "recommend.dual_lr")  # fmt: skip
-BELOW_ONE = ("beta2", "model.dropout", "model.head_dropout", "convex.infeasible")
-CHOICES = {
-    "variant": methods.NAMES,
-    "schedule": ("constant", "exponential", "type1"),
-    "report": ("best_val", "last"),
-    "dual.order": ("before_primal", "after_primal"),
-    "dual.every": ("batch", "epoch"),
-    "data.missing": ("error", "ffill"),
-    "data.irregular": ("error", "keep"),
-}
-
 
 def check(cfg: Any) -> None:
-    """Raise UserError for a config that no part can use."""
-    check_numbers(cfg)
-    for key, valid in CHOICES.items():
-        choose(key, OmegaConf.select(cfg, key), valid)
-    for key in ("seeds", "methods", "shaping.methods"):
-        check_list(key, OmegaConf.select(cfg, key))
-    for name in (*cfg.methods, *cfg.shaping.methods):
-        choose("method", name, methods.NAMES)
-    check_sets(cfg)
-    check_levels(cfg)
-    fixed = [name for name in ("shaping", "control") if name in cfg.parts]
-    if fixed and (cfg.data.path is not None or cfg.groups):
-        raise UserError(
-            f"part {fixed[0]} runs on data sets of its own and on single steps: take data.path= and groups= to parts=[compare]"
-        )
-    check_groups(cfg)
-    if "shaping" in cfg.parts and "hard" not in cfg.shaping.methods:
-        raise UserError("shaping.methods must have hard: its prices are what E3 reads")
-    if cfg.sampling and {"monotone", "smooth"} & set(cfg.methods):
-        raise UserError(
-            "sampling draws steps by their weights, which monotone and smooth make negative: leave these methods out"
-        )
-
-
-def check_numbers(cfg: Any) -> None:
-    """Raise UserError for a number out of its range, naming the range."""
-    at_least(cfg, AT_LEAST)
-    for key in POSITIVE:
-        if not (value := OmegaConf.select(cfg, key)) > 0:
-            raise UserError(f"{key} is {value}: it must be positive")
-    for key in BELOW_ONE:
-        if (value := OmegaConf.select(cfg, key)) is not None and not 0 <= value < 1:
-            raise UserError(f"{key} is {value}: it must be in [0, 1)")
-    if not cfg.minimax_share <= 1:
-        raise UserError(f"minimax_share is {cfg.minimax_share}: it is a share of the steps, give at most 1")
+    """Raise UserError for values that do not go together."""
     if cfg.label > cfg.context:
         raise UserError(
             f"label is {cfg.label}, and the context has {cfg.context} rows to take it from: lower label, or raise context"
@@ -83,14 +24,25 @@ def check_numbers(cfg: Any) -> None:
         raise UserError(
             f"convex.samples is {cfg.convex.samples}: give at least convex.d = {cfg.convex.d}, or no model is the best"
         )
-
-
-def check_list(key: str, values: Sequence[Any]) -> None:
-    """Raise UserError for a list that is empty or names something twice."""
-    if not values:
-        raise UserError(f"{key} is empty: give at least one")
-    if twice := [value for place, value in enumerate(values) if value in values[:place]]:
-        raise UserError(f"{key} has {twice[0]} twice: give each once")
+    check_sets(cfg)
+    check_levels(cfg)
+    fixed = [name for name in ("shaping", "control", "tuned") if name in cfg.parts]
+    if fixed and (cfg.data.path is not None or cfg.groups):
+        raise UserError(
+            f"part {fixed[0]} runs on data sets of its own and on single steps: take data.path= and groups= to parts=[compare]"
+        )
+    check_groups(cfg)
+    if "shaping" in cfg.parts and not {"erm", "hard"} <= set(cfg.shaping.methods):
+        raise UserError("shaping.methods must have erm and hard: its prices are what E3 reads")
+    check_tuned(cfg)
+    if cfg.sampling and {"monotone", "smooth"} & set(cfg.methods):
+        raise UserError(
+            "sampling draws steps by their weights, which monotone and smooth make negative: leave these methods out"
+        )
+    if cfg.duals.optimiser_state == "exact" and cfg.trainer.get("devices", 1) not in (1, "1", "auto"):
+        raise UserError(
+            "duals.optimiser_state=exact keeps every step's gradients in one process: use rescaled with several"
+        )
 
 
 def check_entries(key: str, entries: Any, keys: Sequence[str], like: str) -> None:
@@ -102,18 +54,48 @@ def check_entries(key: str, entries: Any, keys: Sequence[str], like: str) -> Non
             choose(f"key of {key}", name, keys)
 
 
+def once(key: str, values: Sequence[Any]) -> None:
+    """Raise UserError for entries of which one comes twice."""
+    if twice := [value for place, value in enumerate(values) if value in values[:place]]:
+        raise UserError(f"{key} has {twice[0]} twice: name each once")
+
+
 def check_sets(cfg: Any) -> None:
-    """Raise UserError for a set of `shaping.sets`, or a `control.data`, that cannot be had."""
-    available = groups("loss_shaping")["data"]
+    """Raise UserError for a set of `shaping.sets` or `tuned.sets`, or a `control.data`, that cannot be had."""
+    available = catalogue("loss_shaping", "train").groups["data"]
     like = "{data: etth1, epochs: 3}"
-    check_entries("shaping.sets", cfg.shaping.sets, ("data", "epochs"), like)
-    for entry in cfg.shaping.sets:
-        epochs = entry.get("epochs")
-        if entry.get("data") is None or isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1:
-            raise UserError(f"shaping.sets has {dict(entry)}: write data and at least one epoch, as in {like}")
-        choose("data of shaping.sets", entry.data, available)
-    check_list("shaping.sets", [entry.data for entry in cfg.shaping.sets])
+    for key, sets in (("shaping.sets", cfg.shaping.sets), ("tuned.sets", cfg.tuned.sets)):
+        check_entries(key, sets, ("data", "epochs"), like)
+        for entry in sets:
+            epochs = entry.get("epochs")
+            if entry.get("data") is None or isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1:
+                raise UserError(f"{key} has {dict(entry)}: write data and at least one epoch, as in {like}")
+            choose(f"data of {key}", entry.data, available)
+        once(key, [entry.data for entry in sets])
     choose("control.data", cfg.control.data, available)
+
+
+def check_tuned(cfg: Any) -> None:
+    """Raise UserError for contestants that cannot be tuned alike: other numbers of trials, unknown methods or settings."""
+    like = "{name: rescaled, method: hard_rescaled, grid: {lr: [0.005, 0.01]}}"
+    check_entries("tuned.methods", cfg.tuned.methods, ("name", "method", "grid"), like)
+    counts = {}
+    for entry in cfg.tuned.methods:
+        if not {"name", "method", "grid"} <= set(entry) or not entry.grid:
+            raise UserError(f"tuned.methods has {dict(entry)}: write each entry as {like}")
+        choose(f"method of {entry.name}", entry.method, methods.NAMES)
+        counts[entry.name] = 1
+        for key, values in entry.grid.items():
+            if OmegaConf.select(cfg, key) is None or not OmegaConf.is_list(values) or not values:
+                raise UserError(f"grid of {entry.name}: {key} is no setting with a list of values, as in {like}")
+            counts[entry.name] *= len(values)
+    once("tuned.methods", [entry.name for entry in cfg.tuned.methods])
+    if not cfg.tuned.methods or cfg.tuned.methods[0].method != "erm":
+        raise UserError("tuned.methods begins with ERM: levels and changes are taken from it")
+    if len(set(counts.values())) > 1:
+        raise UserError(f"tuned.methods have {counts} trials: give each as many as the others")
+    if shared := set(cfg.tuned.seeds) & set(cfg.tuned.judge):
+        raise UserError(f"tuned.judge has {min(shared)}, which chose: judge on other seeds")
 
 
 def check_levels(cfg: Any) -> None:
@@ -150,6 +132,6 @@ def check_groups(cfg: Any) -> None:
             raise UserError(f"group {place} has no level that is a number: write it as {like}")
         for key, kind in (("steps", int), ("channels", str)):
             if (values := group.get(key)) is not None:
-                if not OmegaConf.is_list(values) or any(not isinstance(value, kind) for value in values):
+                if not OmegaConf.is_list(values) or not values or any(not isinstance(value, kind) for value in values):
                     raise UserError(f"{key} of group {place} are {values}: write a list, as in {like}")
-                check_list(f"{key} of group {place}", values)
+                once(f"{key} of group {place}", list(values))

@@ -10,6 +10,7 @@ import torch
 from pytorch_lightning.utilities.data import extract_batch_size
 from torch import Tensor, nn
 
+from papers.loss_shaping import moments
 from papers.loss_shaping.constraints import DualVariables, Weighting
 
 ELEMENTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -30,6 +31,8 @@ def predict(forecaster: nn.Module, batch: dict[str, Tensor]) -> Tensor:
 class WindowLosses(nn.Module):
     """A forecaster as a module that maps a batch to its losses, l_i = 1/(B C) sum_{b,c} (f(x)_{i,c} - y_{i,c})^2.
 
+    Where the batch has `seen` (B, T, C), the mean is over what was seen; a cell that the batch lacks altogether has loss 0.
+
     cells: "steps" keeps one loss a step (T,); "grid" one a step and channel (T C,), for constraints on channels.
     """
 
@@ -41,6 +44,10 @@ class WindowLosses(nn.Module):
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         error = ELEMENTS[self.element](predict(self.forecaster, batch).float(), batch["y"].float())  # (B, T, C)
+        if "seen" in batch:
+            seen = batch["seen"].to(error)
+            over = (0, 2) if self.cells == "steps" else (0,)
+            return ((error * seen).sum(over) / seen.sum(over).clamp(min=1)).flatten()
         return error.mean((0, 2)) if self.cells == "steps" else error.mean(0).flatten()
 
 
@@ -59,6 +66,20 @@ class Fixed(Weighting):
         """Nothing moves."""
 
 
+def _distributed() -> bool:
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
+
+
+def mean_over_processes(losses: Tensor) -> Tensor:
+    """losses (n,) without graph, meaned over the shares of the batch that several processes have."""
+    losses = losses.detach()
+    if not _distributed():
+        return losses
+    losses = losses.clone()
+    torch.distributed.all_reduce(losses)
+    return losses / torch.distributed.get_world_size()
+
+
 class ConstrainedTraining(pl.LightningModule):
     """Lightning module that trains `losses` under `weighting`, and keeps the state with the lowest mean validation loss.
 
@@ -71,16 +92,20 @@ class ConstrainedTraining(pl.LightningModule):
     dual_every: batch, or epoch (then on the mean losses of the epoch).
     normalise: divide the weights by their sum, so that prices do not scale the gradient.
     sampling: instead of the weighted sum, the mean of n losses drawn with probability proportional to their weights.
+    optimiser_state: what becomes of Adam's memory where prices move: as_is, rescaled or exact (see `moments`). Lightning
+        calls the hook; in a loop of your own call `follow(optimizer)` between backward() and step().
     """
 
     def __init__(self, losses: nn.Module, weighting: Weighting, *, lr: float, beta2: float = 0.999, steps_per_epoch: int | None = None,
                  lr_factor: Callable[[int], float] | None = None, dual_order: str = "before_primal", dual_every: str = "batch",
-                 normalise: bool = False, sampling: bool = False, log_as: str = "train", log_every: int = 10):  # fmt: skip
+                 normalise: bool = False, sampling: bool = False, optimiser_state: str = "as_is", log_as: str = "train", log_every: int = 10):  # fmt: skip
         super().__init__()
         if dual_order not in ("before_primal", "after_primal"):
             raise ValueError(f"dual_order is {dual_order!r}: use before_primal or after_primal")
         if dual_every not in ("batch", "epoch"):
             raise ValueError(f"dual_every is {dual_every!r}: use batch or epoch")
+        if optimiser_state not in moments.STATES:
+            raise ValueError(f"optimiser_state is {optimiser_state!r}: use {', '.join(moments.STATES)}")
         if steps_per_epoch is None and (dual_every == "epoch" or lr_factor is not None):
             raise ValueError(
                 "steps_per_epoch is needed by dual_every='epoch' and by lr_factor: give the batches of an epoch"
@@ -90,6 +115,15 @@ class ConstrainedTraining(pl.LightningModule):
         self.steps_per_epoch, self.lr_factor = steps_per_epoch or 1, lr_factor or (lambda epoch: 1.0)
         self.dual_order, self.dual_every = dual_order, dual_every
         self.normalise, self.sampling = normalise, sampling
+        # weights that no price moves leave Adam alone: those of the baselines that change do so with every batch
+        self.optimiser_state = optimiser_state if isinstance(weighting, DualVariables) else "as_is"
+        self.used: Tensor | None = None  # weights (n,) of this step
+        self.remembered: Tensor | None = None  # weights that Adam's moments are on the scale of
+        self.at: Tensor | None = None  # losses (n,) of this step
+        self.owners: list[Tensor] | None = None
+        n = getattr(weighting, "n_losses", 0)
+        exact = self.optimiser_state == "exact"
+        self.exact = moments.ExactMoments(n, self.trained, (0.9, beta2)) if exact else None
         self.log_as, self.log_every = log_as, log_every
         self.summed: Tensor | None = None  # losses of the epoch so far, for dual_every=epoch
         self.seen = 0
@@ -107,6 +141,7 @@ class ConstrainedTraining(pl.LightningModule):
     def training_step(self, batch: Any, index: int) -> Tensor:
         losses = self.losses(batch)  # (n,), with the graph
         loss = self.lagrangian(losses)
+        self.look_at(losses)
         if self.dual_order == "before_primal":
             self.dual_update(losses)
         if self.steps_done % self.log_every == 0:
@@ -128,6 +163,7 @@ class ConstrainedTraining(pl.LightningModule):
         Raises ValueError for sampling where a weight is negative (monotone and smooth constraints can have such).
         """
         w = self.weighting.weights(losses.detach())
+        self.used = (w / w.sum() if self.normalise or self.sampling else w).detach().clone()
         if self.sampling:
             if (w < 0).any():
                 raise ValueError(
@@ -136,13 +172,44 @@ class ConstrainedTraining(pl.LightningModule):
             return losses[torch.multinomial(w, len(w), replacement=True)].mean()
         return (w / w.sum() if self.normalise else w) @ losses
 
+    # ---- Adam's memory -----------------------------------------------------------------------------------------------
+
+    @property
+    def trained(self) -> list[Tensor]:
+        return [p for p in self.losses.parameters() if p.requires_grad]
+
+    def look_at(self, losses: Tensor) -> None:
+        """Before backward(): what `follow` needs of the graph of the losses (n,)."""
+        if self.optimiser_state == "as_is":
+            return
+        self.at = mean_over_processes(losses)
+        if self.exact is not None:
+            self.exact.see(losses)
+            self.exact.gradients = mean_over_processes(self.exact.gradients)
+        elif self.owners is None:
+            self.owners = moments.owners(losses, self.trained)
+            for owner in self.owners:  # a row may have no gradient in one process's share
+                if _distributed():
+                    torch.distributed.all_reduce(owner, torch.distributed.ReduceOp.MAX)
+
+    def follow(self, optimizer: torch.optim.Optimizer) -> None:
+        """Put the optimiser's memory on the scale of this step's weights: between backward() and step()."""
+        if self.optimiser_state == "as_is" or self.used is None or self.at is None:
+            return
+        if self.exact is not None:
+            self.exact.put(optimizer, self.used)
+        elif self.owners is not None and self.remembered is not None and not torch.equal(self.used, self.remembered):
+            before, now, at = (part.to(self.owners[0].device) for part in (self.remembered, self.used, self.at))
+            scales = [moments.ratios(owner, before, now, at) for owner in self.owners]
+            moments.rescale(optimizer, self.trained, scales)
+        self.remembered = self.used
+
+    def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
+        self.follow(optimizer)
+
     def dual_update(self, losses: Tensor) -> None:
         """Move the prices, on the losses of all processes' shares of the batch."""
-        losses = losses.detach()
-        if torch.distributed.is_available() and torch.distributed.is_initialized():
-            losses = losses.clone()
-            torch.distributed.all_reduce(losses)
-            losses = losses / torch.distributed.get_world_size()
+        losses = mean_over_processes(losses)
         if self.dual_every == "batch":
             self.weighting.step(losses)
             return
@@ -181,8 +248,12 @@ class ConstrainedTraining(pl.LightningModule):
 
     def get_extra_state(self) -> dict[str, Any]:
         return {"best": self.best, "history": self.history, "summed": self.summed, "seen": self.seen,
-                "steps_done": self.steps_done}  # fmt: skip
+                "steps_done": self.steps_done, "remembered": self.remembered, "owners": self.owners,
+                "exact": self.exact.state_dict() if self.exact else None}  # fmt: skip
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         for key, value in state.items():
-            setattr(self, key, value)
+            if key != "exact":
+                setattr(self, key, value)
+        if self.exact is not None:
+            self.exact.load_state_dict(state["exact"])

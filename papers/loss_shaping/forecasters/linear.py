@@ -37,12 +37,6 @@ class Linear(nn.Module):
     def forward(self, x: Tensor, *_: Tensor) -> Tensor:
         return self.map(x.mT).mT
 
-    @torch.no_grad()
-    def assign(self, weight: Any, bias: Any) -> None:
-        """Set the map: weight (T_p, T_c), bias (T_p,)."""
-        self.map.weight.copy_(torch.as_tensor(weight))
-        self.map.bias.copy_(torch.as_tensor(bias))
-
 
 class Bottleneck(nn.Module):
     """Subtract the window's mean, squeeze it through `width` units, add the mean back; shared over channels.

@@ -170,3 +170,76 @@ def test_a_dual_step_takes_arrays_as_well_as_tensors():
         for losses in (np.array([2.0, 1.0, 0.0]), torch.tensor([2.0, 1.0, 0.0]))
     ]
     assert torch.equal(*prices)
+
+
+# ---- other ways to move the prices -----------------------------------------------------------------------------------
+
+
+def test_prices_on_averaged_losses_by_hand():
+    """xi = 1, then 0.8 x 1 + 0.2 x 3 = 1.4."""
+    duals = DualVariables([0.5], lr=0.1, averaged=0.8, dtype=torch.float64)
+    assert duals.step(torch.tensor([1.0])).item() == pytest.approx(0.05)
+    assert duals.step(torch.tensor([3.0])).item() == pytest.approx(0.05 + 0.1 * 0.9)
+
+
+def test_a_pi_controller_by_hand():
+    """e = 0.5, 0.1: lambda = 0.1 x 0.5, then + 0.1 x 0.1 + 2 x (0.1 - 0.5), which is below zero."""
+    duals = DualVariables([0.5, 0.5], lr=0.1, init=1.0, proportional=2.0, dtype=torch.float64)
+    assert duals.step(torch.tensor([1.0, 0.5])).tolist() == pytest.approx([1.05, 1.0])
+    assert duals.step(torch.tensor([0.6, 0.8])).tolist() == pytest.approx([1.05 + 0.01 - 0.8, 1.0 + 0.03 + 0.6])
+
+
+def test_an_augmented_lagrangian_weighs_by_its_own_gradient():
+    """Autograd of mean l + 1/(2 rho) sum ([lambda + rho (l - eps)]_+^2 - lambda^2) against the weights."""
+    rho, eps = 3.0, torch.tensor([0.5, 1.0, 0.1, 2.0], dtype=torch.float64)
+    duals = DualVariables(eps, lr=0.1, penalty=rho, dtype=torch.float64)
+    duals.multipliers.copy_(torch.tensor([0.2, 0.0, 1.0, 0.4]))
+    losses = torch.tensor([0.7, 1.5, 0.05, 1.0], dtype=torch.float64, requires_grad=True)
+    pushed = (duals.multipliers + rho * (losses - eps)).clamp(min=0)
+    (losses.mean() + ((pushed**2 - duals.multipliers**2) / (2 * rho)).sum()).backward()
+    torch.testing.assert_close(duals.weights(losses), losses.grad)
+    with pytest.raises(ValueError, match="depend on the batch's losses"):
+        duals.weights()
+
+
+@pytest.mark.parametrize(
+    "way", [{}, {"averaged": 0.5}, {"proportional": 1.0}, {"penalty": 0.5}, {"averaged": 0.5, "proportional": 1.0}]
+)
+def test_every_way_to_move_prices_reaches_the_same_saddle_point(way):
+    """eps = (1/4, free): theta = 1/2, lambda = 1, by gradient steps on theta."""
+    duals = DualVariables([0.25, math.inf], lr=0.05, dtype=torch.float64, **way)
+    theta = torch.tensor(1.0, dtype=torch.float64)
+    for _ in range(4000):
+        losses = torch.stack([theta**2, (theta - 2) ** 2])
+        w = duals.weights(losses)
+        duals.step(losses)
+        theta = theta - 0.05 * (w[0] * 2 * theta + w[1] * 2 * (theta - 2))
+    assert theta.item() == pytest.approx(0.5, abs=1e-4)
+    assert duals.multipliers.tolist() == pytest.approx([1.0, 0.0], abs=1e-3)
+
+
+def test_a_controlled_price_overshoots_less():
+    def highest(**way):
+        duals = DualVariables([0.25, math.inf], lr=1.0, dtype=torch.float64, **way)
+        theta, seen = torch.tensor(1.0, dtype=torch.float64), []
+        for _ in range(1500):
+            losses = torch.stack([theta**2, (theta - 2) ** 2])
+            w = duals.weights(losses)
+            seen.append(duals.step(losses)[0].item())
+            theta = theta - 0.02 * (w[0] * 2 * theta + w[1] * 2 * (theta - 2))
+        return max(seen)
+
+    assert highest(proportional=2.0) < highest() - 0.05
+
+
+def test_controlled_duals_go_on_from_a_saved_state():
+    one, other = (DualVariables([0.5, 0.1], lr=0.1, averaged=0.9, proportional=0.5) for _ in range(2))
+    one.step(torch.tensor([1.0, 2.0]))
+    other.load_state_dict(one.state_dict())
+    assert torch.equal(one.step(torch.tensor([0.3, 0.2])), other.step(torch.tensor([0.3, 0.2])))
+
+
+@pytest.mark.parametrize("way", [{"averaged": 1.0}, {"averaged": -0.1}, {"proportional": -1.0}, {"penalty": -1.0}])
+def test_ways_that_cannot_be_meant_are_refused(way):
+    with pytest.raises(ValueError, match="averaged must be in"):
+        DualVariables([0.5], lr=0.1, **way)

@@ -146,6 +146,9 @@ def test_the_best_error_on_the_synthetic_series_grows_as_the_law_says():
         ({}, {"split": "ett"}, "20 months"),
         ({}, {"split": "half"}, "use ratio"),
         ({}, {"freq": "y"}, "unknown data.freq 'y'"),
+        ({"a": [np.nan] * 84 + [1.0, 2.0] * 18}, {"missing": "mask"}, "'a' of my has no value in the 84 training rows"),
+        ({"a": [1.0, 2.0] * 42 + [np.nan] * 36, "b": [1.0, 2.0] * 42 + [np.nan] * 36}, {"missing": "mask"}, "has no value at some step"),
+        ({"date": [f"{d}+01:00" if i else str(d) for i, d in enumerate(pd.date_range("2024-01-01", periods=120, freq="h"))]}, {}, "row 1.*no time zone offset"),
     ],
 )  # fmt: skip
 def test_a_file_that_cannot_be_used_is_answered_with_the_way_out(tmp_path, csv, columns, options, message):
@@ -194,6 +197,115 @@ def test_a_file_without_a_known_checksum_is_told_apart(tmp_path, csv, monkeypatc
     run = Run(tmp_path, paper="loss_shaping")
     data.load(config(name="weather"), run, context=24, label=8, horizon=12)
     assert "no checksum" in run.notes[0]
+
+
+# ---- time zones, frequencies, gaps -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("zone", ["Europe/Berlin", "America/New_York", "UTC", "Asia/Kolkata"])
+def test_offsets_that_change_with_summer_time_are_read_by_utc_and_the_clock(tmp_path, csv, zone):
+    dates = pd.date_range("2024-02-01", periods=1500, freq="h", tz=zone)  # over a change of clocks where there is one
+    series = data.read_csv(Path(csv(n=1500, date=dates)), config())
+    assert (np.diff(series.dates.to_numpy()) == np.timedelta64(1, "h")).all()
+    assert series.dates[0] == dates[0].tz_convert("UTC").tz_localize(None)
+    assert (series.clock.hour == dates.hour).all()
+    assert (series.clock.day_of_year == dates.day_of_year).all()
+    assert load(tmp_path, path=csv(n=1500, date=dates)).mark_width == 4
+
+
+@pytest.mark.parametrize(
+    "form", ["%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%d %H:%M:%S+0000", "%Y-%m-%d %H:%M+00:00", "%Y-%m-%d %H:%M:%S UTC"]
+)
+def test_offsets_are_known_in_their_spellings(csv, form):
+    dates = pd.date_range("2024-01-01", periods=120, freq="h")
+    series = data.read_csv(Path(csv(date=dates.strftime(form))), config())
+    assert (series.dates == dates).all()
+    assert (series.clock == dates).all()
+
+
+def test_a_day_is_no_offset(csv):
+    """2024-01-13 ends as an offset does, -13 of nothing."""
+    dates = pd.date_range("2024-01-01", periods=120, freq="D")
+    assert (data.read_csv(Path(csv(date=dates.strftime("%Y-%m-%d"))), config()).dates == dates).all()
+
+
+@pytest.mark.parametrize(
+    ("step", "freq", "width"),
+    [("s", "s", 6), ("30s", "s", 6), ("15min", "t", 5), ("min", "t", 5), ("h", "h", 4), ("6h", "h", 4), ("D", "d", 3), ("B", "b", 3),
+     ("W", "w", 2), ("2W", "w", 2), ("MS", "m", 1), ("ME", "m", 1), ("QS", "m", 1)],
+)  # fmt: skip
+def test_calendar_features_follow_the_step_of_the_file(tmp_path, csv, step, freq, width):
+    dates = pd.date_range("2001-01-01", periods=120, freq=step)
+    assert data.frequency(dates) == freq
+    assert load(tmp_path, context=6, horizon=3, path=csv(date=dates), freq="auto").mark_width == width
+
+
+def test_business_days_with_holidays_are_kept_as_rows_where_asked(tmp_path, csv):
+    dates = pd.date_range("2024-01-01", periods=130, freq="B").delete([3, 40, 41, 77, 80, 99, 100, 110, 115, 118])
+    found = load(tmp_path, context=6, horizon=3, path=csv(date=dates), freq="auto", irregular="keep")
+    assert found.mark_width == 3
+
+
+def test_the_benchmark_s_files_keep_the_paper_s_hours(tmp_path):
+    assert load(tmp_path, freq="auto").mark_width == 4
+
+
+def gapped(csv, where, n=120):
+    rng = np.random.default_rng(3)
+    a, b = rng.normal(size=(2, n))
+    a[where] = np.nan
+    return csv(n=n, a=a, b=b)
+
+
+def test_gaps_are_hidden_from_inputs_and_are_no_targets(tmp_path, csv):
+    where = [0, 30, 31, 32, 90, 100]
+    found = load(tmp_path, context=12, horizon=6, path=gapped(csv, where), missing="mask")
+    train = found.segments["train"]
+    seen = train.seen[:, 0].numpy()
+    assert np.flatnonzero(~seen).tolist() == where
+    assert train.values[0, 0] == 0.0  # nothing before it: the mean
+    assert train.values[30:33, 0].tolist() == [train.values[29, 0]] * 3
+    kept = np.setdiff1d(np.arange(84), where)  # the scale is that of what was seen
+    raw = pd.read_csv(tmp_path / "my.csv")["a"].to_numpy()
+    assert (found.mean[0], found.std[0]) == pytest.approx((raw[kept].mean(), raw[kept].std()))
+    batch = train.batch(torch.tensor([15]))  # targets are rows 27 to 32
+    assert batch["seen"][0, :, 0].tolist() == [True] * 3 + [False] * 3
+    assert batch["seen"][0, :, 1].all()
+
+
+def test_what_a_gap_would_have_been_moves_no_loss_no_error_and_no_mean(tmp_path, csv):
+    """Two files that differ only in what is hidden: the same losses, gradients, errors."""
+    from papers.loss_shaping.shaping import WindowLosses
+
+    found = load(tmp_path, context=12, horizon=6, path=gapped(csv, [40, 41, 70, 105]), missing="mask")
+    torch.manual_seed(0)
+    forecaster = build_forecaster("linear", Shape(2, 4, 12, 8, 6))
+    losses = WindowLosses(forecaster)
+    windows = found.segments["train"]
+    batch = windows.batch(torch.arange(len(windows)))
+    other = batch | {"y": torch.where(batch["seen"], batch["y"], 99.0)}
+    assert torch.equal(losses(batch), losses(other))
+    error = (forecaster(batch["x"]) - batch["y"]).square()
+    by_hand = torch.stack([error[:, i][batch["seen"][:, i]].mean() for i in range(6)])
+    torch.testing.assert_close(losses(batch), by_hand)
+    grid = WindowLosses(forecaster, cells="grid")(batch).reshape(6, 2)
+    torch.testing.assert_close(grid[2, 0], error[:, 2, 0][batch["seen"][:, 2, 0]].mean())
+    measured = evaluate(forecaster, windows, 7)
+    cells = torch.stack(
+        [torch.stack([error[:, i, c][batch["seen"][:, i, c]].mean() for c in range(2)]) for i in range(6)]
+    )
+    assert measured["mse"] == pytest.approx(cells.detach().numpy(), rel=1e-5)
+
+
+def test_a_window_of_which_nothing_was_seen_is_left_out(tmp_path, csv):
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(size=(2, 120))
+    a[40:60] = b[40:60] = np.nan
+    starts = load(tmp_path, context=12, horizon=6, path=csv(a=a, b=b), missing="mask").segments["train"].starts
+    targets = set(starts.tolist())
+    assert 27 in targets  # targets 39 to 44: one was seen
+    assert not targets & set(range(28, 43))
+    assert 43 in targets
 
 
 # ---- the real files: counts, and the repeat-last forecaster on every test window ------------------------------------

@@ -1,9 +1,7 @@
-"""What the job is made of: methods on a data set, several seeds and sets (E2, E3), the control that must fail (E4), levels."""
+"""The parts of the job: methods on a data set, several seeds and sets (E2, E3), the control that must fail (E4), levels."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,81 +10,28 @@ from numpy.typing import NDArray
 from common.errors import MissingData, user_errors
 from papers.loss_shaping import data as datasets
 from papers.loss_shaping import fitting, methods, metrics, plots
+from papers.loss_shaping.outcome import Outcome, price_story, profile_rows, train_methods
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
     from omegaconf import DictConfig
 
     from common.run import Run
     from papers.loss_shaping.data import Dataset
 
-RULES = [f"{segment}_q{q}" for segment in ("train", "val") for q in (25, 50, 75)]
 
-
-@dataclass
-class Outcome:
-    """One method on one data set and seed. fitted: what `fitting.fit` returns; levels: (T,) or None where it has none."""
-
-    method: str
-    seed: int
-    fitted: dict[str, Any]
-    levels: NDArray[np.float64] | None
-    rule: str = ""
-
-    def profile(self, segment: str) -> NDArray[np.float64]:
-        """(T,)"""
-        return self.fitted[segment].mean(1)
-
-    def row(self, erm: Outcome) -> dict[str, Any]:
-        """A line of the headline table: mean, Window STD and largest step on test, and their changes against ERM in percent."""
-        test, base = (metrics.describe(o.profile("test"), o.fitted["test_mae"]) for o in (self, erm))
-        row: dict[str, Any] = {"method": self.method, "seed": self.seed}
-        for key in ("mse", "window_std", "max_step"):
-            row |= {key: test[key], f"{key}_change": 100 * (test[key] / base[key] - 1)}
-        return row | {"mae": test["mae"]}
-
-    def details(self) -> dict[str, Any]:
-        """The other figures: the profile's shape, the train and validation sides, and how the levels are met."""
-        test = metrics.describe(self.profile("test"), levels=self.levels)
-        row: dict[str, Any] = {"method": self.method, "seed": self.seed}
-        row |= {key: test[key] for key in ("iqr", "cvar_10", "linearity")}
-        row |= {"train_mse": float(self.profile("train").mean()), "train_std": metrics.window_std(self.profile("train")),
-                "val_mse": float(self.profile("val").mean()), "epoch": self.fitted["epoch"]}  # fmt: skip
-        if self.levels is not None:
-            row |= {"level": float(np.mean(self.levels)), "infeasible": test["infeasible"], "violation": test["violation"],
-                    "train_infeasible": metrics.infeasible_rate(self.profile("train"), self.levels)}  # fmt: skip
-        if "multipliers" in self.fitted:
-            row |= {"sum_prices": float(self.fitted["multipliers"].sum()), "max_slack": float(self.fitted["slack"].max())}  # fmt: skip
-        return row
+CONTROLS = {
+    "official": "released duals, memory as it is",
+    "official_rescaled": "released duals, memory rescaled",
+    "duals": "duals of E2, memory as it is",
+    "duals_rescaled": "duals of E2, memory rescaled",
+    "held": "their last prices, held",
+}
 
 
 def load(cfg: Any, run: Run) -> Dataset:
+    """The data set of `cfg.data`, in windows of the config's sizes."""
     return datasets.load(cfg.data, run, context=cfg.context, label=cfg.label, horizon=cfg.horizon)
-
-
-def train_methods(cfg: Any, run: Run, data: Dataset, names: list[str], seed: int, prefix: str) -> list[Outcome]:
-    """ERM first, since levels are quantiles of its profile; then each method under those levels. ERM leads the list."""
-
-    def outcome(method: str, levels: Any, rule: str = "") -> Outcome:
-        weighting = methods.weighting(method, cfg, data, levels, erm.fitted if erm else {})
-        name = "-".join(str(part) for part in (prefix, method, rule, seed) if part != "")
-        return Outcome(method, seed, fitting.fit(cfg, run, data, weighting, name, seed), levels, rule)
-
-    erm: Outcome | None = None
-    erm = outcome("erm", None)
-    outcomes = [erm]
-    for method in dict.fromkeys(name for name in names if name != "erm"):
-        if method not in methods.NEED_LEVELS:
-            outcomes.append(outcome(method, None))
-        elif cfg.level == "select" and cfg.levels is None:  # the paper's protocol: never by what test says
-            tried = [outcome(method, methods.levels_of(cfg, rule, erm.fitted), rule) for rule in RULES]
-            outcomes.append(min(tried, key=lambda found: float(found.profile("val").mean())))
-            run.note(f"{method}, seed {seed}: level {outcomes[-1].rule} has the lowest validation loss of six")
-        else:
-            outcomes.append(outcome(method, methods.levels_of(cfg, cfg.level, erm.fitted)))
-    return outcomes
-
-
-# ---- parts -----------------------------------------------------------------------------------------------------------
 
 
 def compare(cfg: DictConfig, run: Run) -> None:
@@ -101,10 +46,11 @@ def compare(cfg: DictConfig, run: Run) -> None:
         if seed == seeds[0]:
             run.log({"compare.parameters": outcomes[0].fitted["parameters"]})
             shaped = [o for o in outcomes if "multipliers" in o.fitted]
-            run.figure("profiles", plots.profiles(outcomes, f"{data.name}, {cfg.model.name}"))
+            tests = {outcome.method: outcome.profile("test") for outcome in outcomes}
+            run.figure("profiles", plots.profiles(tests, f"{data.name}, {cfg.model.name}"))
             for outcome in shaped:
                 if len(outcome.fitted["multipliers"]) == cfg.horizon:
-                    run.figure(f"multipliers_{outcome.method}", plots.before_after(outcomes[0], outcome))
+                    run.figure(f"multipliers_{outcome.method}", before_after(outcomes[0], outcome))
             run.table("profile", profile_rows(outcomes))
             intervals(cfg, run, outcomes)
             if cfg.groups:
@@ -117,18 +63,11 @@ def compare(cfg: DictConfig, run: Run) -> None:
             run.log({f"compare.{method}.{key}": float(np.mean([row[key] for row in mine]))})
 
 
-def profile_rows(outcomes: list[Outcome]) -> list[dict[str, Any]]:
-    """A row for each step: every method's test error there, and the level and final price of those that have them."""
-    columns: dict[str, Any] = {}
-    for outcome in outcomes:
-        columns[outcome.method] = outcome.profile("test")
-        if outcome.levels is not None:
-            columns[f"{outcome.method}.level"] = outcome.levels
-        prices = outcome.fitted.get("multipliers")
-        if prices is not None and len(prices) == len(outcome.profile("test")):
-            columns[f"{outcome.method}.price"] = prices
-    return [{"step": i + 1} | {key: float(value) for key, value in zip(columns, step, strict=True)}
-            for i, step in enumerate(zip(*columns.values(), strict=True))]  # fmt: skip
+def before_after(erm: Outcome, shaped: Outcome) -> Figure:
+    """The picture of one constrained training beside ERM: profiles, levels and prices."""
+    profiles = {segment: (erm.profile(segment), shaped.profile(segment)) for segment in ("train", "test")}
+    fitted = shaped.fitted
+    return plots.before_after(profiles, shaped.method, shaped.levels, fitted["multipliers"], fitted["path"], fitted["path_steps"])  # fmt: skip
 
 
 def intervals(cfg: Any, run: Run, outcomes: list[Outcome]) -> None:
@@ -139,8 +78,8 @@ def intervals(cfg: Any, run: Run, outcomes: list[Outcome]) -> None:
         block = min(len(losses), cfg.context + cfg.horizon)
         row: dict[str, Any] = {"method": outcome.method}
         for key, statistic in (("mse", np.mean), ("window_std", metrics.window_std)):
-            rng = run.rng("bootstrap", outcome.seed).numpy  # the same blocks for every method
-            row[f"{key}_low"], row[f"{key}_high"] = metrics.block_bootstrap(losses, statistic, rng, block=block)
+            generator = run.rng("bootstrap", outcome.seed).numpy  # the same blocks for every method
+            row[f"{key}_low"], row[f"{key}_high"] = metrics.block_bootstrap(losses, statistic, generator, block=block)
         rows.append(row)
     run.table("intervals", rows)
 
@@ -162,7 +101,10 @@ def group_table(cfg: Any, run: Run, data: Dataset, outcomes: list[Outcome]) -> N
 
 
 def shaping(cfg: DictConfig, run: Run) -> None:
-    """E2 and E3: the hard constraint against ERM on each set and seed, and what the multipliers say."""
+    """E2 and E3: the hard constraint against ERM on each set and seed, and what the multipliers say.
+
+    Where Adam's memory is treated in other ways too (methods hard_as_is, hard_rescaled, hard_exact), their changes stand beside.
+    """
     from omegaconf import OmegaConf
 
     rows, details = [], []
@@ -173,52 +115,58 @@ def shaping(cfg: DictConfig, run: Run) -> None:
         except MissingData as error:
             run.note(f"set {part.data} is left out: {error}")
             continue
-        pairs = []
+        found: dict[str, list[Outcome]] = {}
         for seed in run.seeds(cfg.seeds):
             outcomes = train_methods(own, run, data, list(cfg.shaping.methods), seed, part.data)
             rows += [{"data": part.data, **outcome.row(outcomes[0])} for outcome in outcomes]
             details += [{"data": part.data, **outcome.details()} for outcome in outcomes]
-            hard = next(outcome for outcome in outcomes if outcome.method == "hard")
-            pairs.append((outcomes[0], hard))
-        run.figure(f"shaping_{part.data}", plots.before_after(*pairs[0]))
-        _shaping_metrics(run, part.data, pairs)
+            for outcome in outcomes:
+                found.setdefault(outcome.method, []).append(outcome)
+        run.figure(f"shaping_{part.data}", before_after(found["erm"][0], found["hard"][0]))
+        _shaping_metrics(run, f"shaping.{part.data}", found["erm"], found["hard"])
+        for method, state in methods.STATES.items():
+            if method in found:
+                run.log({f"shaping.{part.data}.{state}": changes(found["erm"], found[method])})
     run.table("shaping", rows)
     run.table("shaping_details", details)
     if rows:
         run.table("shaping_mean", _means(rows))
 
 
-def _shaping_metrics(run: Run, name: str, pairs: list[tuple[Outcome, Outcome]]) -> None:
-    def change(segment: str, figure: Any) -> list[float]:
-        return [100 * (figure(hard.profile(segment)) / figure(erm.profile(segment)) - 1) for erm, hard in pairs]
+def changes(before: list[Outcome], after: list[Outcome]) -> dict[str, float]:
+    """Changes in percent of Window STD, mean and largest step, seed by seed: means, the worst, and 95 % intervals."""
 
-    train_std, test_std = change("train", metrics.window_std), change("test", metrics.window_std)
-    run.log({f"shaping.{name}": {
-        "train_std_change_worst": max(train_std),
-        "train_std_change": float(np.mean(train_std)),
-        "test_std_change": float(np.mean(test_std)),
-        "test_std_change_worst": max(test_std),
-        "test_mse_change": float(np.mean(change("test", np.mean))),
-        "test_max_change": float(np.mean(change("test", np.max))),
-        "erm_unevenness": min(erm.profile("test").max() / erm.profile("test").mean() for erm, _ in pairs),
-    }})  # fmt: skip
-    told = [price_story(erm, hard) for erm, hard in pairs]
-    run.log({f"shaping.{name}.spearman": min(rank for rank, _ in told)})
+    def change(segment: str, figure: Any) -> list[float]:
+        pairs = zip(before, after, strict=True)
+        return [100 * (figure(b.profile(segment)) / figure(a.profile(segment)) - 1) for a, b in pairs]
+
+    figures = {
+        "train_std_change": change("train", metrics.window_std),
+        "test_std_change": change("test", metrics.window_std),
+        "test_mse_change": change("test", np.mean),
+        "test_max_change": change("test", np.max),
+    }
+    found: dict[str, float] = {}
+    for key, values in figures.items():
+        found[key] = float(np.mean(values))
+        if len(values) > 1:
+            found[f"{key}.low"], found[f"{key}.high"] = metrics.paired_interval(values)
+    train_std = figures["train_std_change"]
+    found |= {"train_std_change_worst": max(train_std), "test_std_change_worst": max(figures["test_std_change"]),
+              "train_std_share": float(np.mean(np.array(train_std) <= -3.0))}  # fmt: skip
+    return found
+
+
+def _shaping_metrics(run: Run, name: str, erm: list[Outcome], hard: list[Outcome]) -> None:
+    run.log({name: changes(erm, hard)})
+    run.log({f"{name}.erm_unevenness": min(o.profile("test").max() / o.profile("test").mean() for o in erm)})
+    told = [price_story(*pair) for pair in zip(erm, hard, strict=True)]
+    run.log({f"{name}.spearman": min(rank for rank, _ in told)})
     shares = [share for _, share in told if share is not None]
     if shares:
-        run.log({f"shaping.{name}.free_share": float(np.mean(shares))})
+        run.log({f"{name}.free_share": float(np.mean(shares))})
     else:
         run.note(f"{name}: no step's ERM loss is 20 % under its level, so there is no price to look for at zero there")
-
-
-def price_story(erm: Outcome, hard: Outcome) -> tuple[float, float | None]:
-    """E3: Spearman correlation of prices with ERM train losses; share of zero prices where ERM is 20 % under the level."""
-    from scipy.stats import spearmanr
-
-    losses, prices = erm.profile("train"), hard.fitted["multipliers"]
-    assert hard.levels is not None
-    easy = losses < 0.8 * hard.levels
-    return float(spearmanr(prices, losses).statistic), float((prices[easy] == 0).mean()) if easy.any() else None
 
 
 def _means(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -234,8 +182,8 @@ def _means(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def control(cfg: DictConfig, run: Run) -> None:
     """E4: a linear map with a row of weights for each step cannot be shaped, since no two steps share a parameter.
 
-    Four tries: the released code's duals; the duals of E2; and, under the prices that those end with, the exact minimiser,
-    and the same training with these prices held from its first step to its last.
+    The released code's duals and those of E2, each with Adam's memory as it is and rescaled; and the prices that those of E2
+    end with, held from the first step to the last.
     """
     import torch
     from omegaconf import OmegaConf
@@ -251,41 +199,81 @@ def control(cfg: DictConfig, run: Run) -> None:
         except MissingData as error:
             run.note(f"control on {name} is left out: {error}")
             continue
-        official = OmegaConf.merge(own, {"dual": cfg.control.official_dual})
-        erm, hard = train_methods(official, run, data, ["hard"], seed, f"control-official-{name}")
-        duals = methods.weighting("hard", own, data, hard.levels, erm.fitted)
-        moving = fitting.fit(own, run, data, duals, f"control-moving-{name}", seed)
-        uniform = np.full(cfg.horizon, 1.0 / cfg.horizon)
-        weights = moving["multipliers"] + uniform
+        erm, *_ = train_methods(own, run, data, ["erm"], seed, f"control-{name}")
+        levels = methods.levels_of(own, own.level, erm.fitted)
+        tries: dict[str, NDArray[np.float64]] = {}
+        weights = None
+        for kind, duals in (("official", cfg.control.official_duals), ("duals", {})):
+            for method, suffix in (("hard_as_is", ""), ("hard_rescaled", "_rescaled")):
+                mine = methods.with_state(OmegaConf.merge(own, {"duals": duals}), method)
+                prices = methods.weighting("hard", mine, data, levels, erm.fitted)
+                fitted = fitting.fit(mine, run, data, prices, f"control-{kind}{suffix}-{name}", seed)
+                tries[f"{kind}{suffix}"] = fitted["test"].mean(1)
+                if (kind, suffix) == ("duals", ""):
+                    weights = fitted["multipliers"] + 1.0 / cfg.horizon
         held = fitting.fit(own, run, data, Fixed(torch.as_tensor(weights)), f"control-held-{name}", seed)
-        exact = [run.stage(f"control-exact-{name}", partial(_solved, own, data, w), key=[data.sha, w.tolist()])
-                 for w in (uniform, weights)]  # fmt: skip
-        tries = {
-            "official": ("official duals", erm.profile("test"), hard.profile("test")),
-            "duals": ("duals of E2", erm.profile("test"), moving["test"].mean(1)),
-            "held": ("their last prices, held", erm.profile("test"), held["test"].mean(1)),
-            "solved": ("the same, solved exactly", exact[0].mean(1), exact[1].mean(1)),
-        }
-        for key, (label, before, after) in tries.items():
+        tries["held"] = held["test"].mean(1)
+        before = erm.profile("test")
+        for key, after in tries.items():
             mse, std = (100 * (f(after) / f(before) - 1) for f in (np.mean, metrics.window_std))
-            rows.append({"data": name, "try": label, "erm_mse": before.mean(), "erm_std": before.std(), "hard_mse": after.mean(),
+            rows.append({"data": name, "try": CONTROLS[key], "erm_mse": before.mean(), "erm_std": before.std(), "hard_mse": after.mean(),
                          "hard_std": after.std(), "mse_change": mse, "std_change": std})  # fmt: skip
             run.log({f"control.{name}.{key}": {"mse_change": abs(mse), "std_change": abs(std)}})
     run.table("control", rows)
 
 
-def _solved(cfg: Any, data: Dataset, w: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Test errors (T, C) of the linear map that minimises sum_i w_i l_i over the training windows, by least squares."""
-    from papers.loss_shaping.forecasters.linear import Linear
-    from papers.loss_shaping.recommender import moments
+def tuned(cfg: DictConfig, run: Run) -> None:
+    """Every method tuned alike and judged on seeds of their own; Adam's memory rescaled beside as it is, seed by seed."""
+    from omegaconf import OmegaConf
 
-    m = moments(data.segments["train"])
-    rows = [np.linalg.solve(w_i * m.G, w_i * b_i) for w_i, b_i in zip(w, m.B, strict=True)]
-    forecaster = fitting.make_forecaster(cfg.model, data, seed=0)
-    assert isinstance(forecaster, Linear)
-    solution = np.stack(rows)  # (T, T_c + 1)
-    forecaster.assign(solution[:, :-1], solution[:, -1])
-    return fitting.evaluate(forecaster, data.segments["test"], cfg.eval_batch)["mse"]
+    from papers.loss_shaping import tuning
+
+    tables: dict[str, list[dict[str, Any]]] = {"tuned_trials": [], "tuned_seeds": [], "tuned": []}
+    for part in cfg.tuned.sets:
+        own = OmegaConf.merge(cfg, {"data": {"name": part.data}, "epochs": part.epochs})
+        try:
+            data = load(own, run)
+        except MissingData as error:
+            run.note(f"set {part.data} is left out: {error}")
+            continue
+        searched, judged, chosen = tuning.compare_tuned(own, run, data)
+        tables["tuned_trials"] += searched
+        tables["tuned_seeds"] += judged
+        changes_of: dict[str, dict[str, NDArray[np.float64]]] = {}
+        for method, settings in chosen.items():
+            mine = [row for row in judged if row["method"] == method]
+            row: dict[str, Any] = {
+                "data": part.data,
+                "method": method,
+                "settings": ", ".join(f"{k}={v:g}" for k, v in settings.items()),
+            }
+            changes_of[method] = {
+                key: np.array([r[key] for r in mine]) for key in ("train_std_change", "window_std_change", "mse_change")
+            }
+            for key, values in changes_of[method].items():
+                if method != "erm":
+                    row |= {key: float(values.mean())} | _with_interval(
+                        run, f"tuned.{part.data}.{method}.{key}", values
+                    )
+            tables["tuned"].append(row)
+        for one, other in (("rescaled", "as_is"), ("rescaled", "penalty")):
+            if {one, other} <= set(changes_of):
+                for key in ("window_std_change", "mse_change"):
+                    gap = changes_of[one][key] - changes_of[other][key]  # percentage points of ERM's figure
+                    _with_interval(run, f"tuned.{part.data}.{one}_minus_{other}.{key}", gap)
+    for name, rows in tables.items():
+        run.table(name, rows)
+
+
+def _with_interval(run: Run, name: str, values: NDArray[np.float64]) -> dict[str, float]:
+    """Log the mean of paired changes with its 95 % interval; the interval as columns of a table."""
+    run.log({name: float(values.mean())})
+    if len(values) < 2:
+        return {}
+    low, high = metrics.paired_interval(values)
+    run.log({f"{name}.low": low, f"{name}.high": high})
+    key = name.rpartition(".")[2]
+    return {f"{key}_low": low, f"{key}_high": high}
 
 
 def convex(cfg: DictConfig, run: Run) -> None:
