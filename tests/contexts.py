@@ -1,10 +1,11 @@
-"""What a cache must survive: every cached constructor of a package, called first under each context, then used normally.
+"""Contexts that a cache must survive: every cached constructor of a package is first called in one, then used normally.
 
     reference = contexts.calls("papers.quip_sharp", work)     # {cached function: {arguments: value}}, from a clean start
     contexts.check(reference, "torch.export")                 # AssertionError where a cache was poisoned
 
-`work` exercises the package; the arguments that its caches have seen are called again, on empty caches, within the context.
-Tensors that a cache holds must be what they are without the context: no fake, inference, traced or batched ones.
+`work` exercises the package; the arguments that its caches have seen are called again, on empty caches, within the
+context. Tensors that a cache holds must be what they are without the context: no fake, inference, traced or batched
+ones.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def modules(package: str) -> list[ModuleType]:
 
 
 def cached_functions(package: str) -> dict[str, Any]:
-    """Every function of a package, and every method of its classes, that functools keeps the values of; by full name."""
+    """By full name, every function and method of a package that functools keeps the values of."""
     found = {}
     for module in modules(package):
         for owner, prefix in [(module, module.__name__), *_classes(module)]:
@@ -75,7 +76,7 @@ def contents(function: Any) -> dict[Key, Any]:
 
 
 def _arguments(key: Any) -> Key:
-    """functools makes one key of all arguments: a lone int or str as it is, else a tuple with a mark before keywords."""
+    """Arguments of a functools key: a lone int or str as it is, else a tuple with a mark before keywords."""
     parts = tuple(key) if isinstance(key, tuple) else (key,)
     marks = [i for i, part in enumerate(parts) if type(part) is object]
     if not marks:

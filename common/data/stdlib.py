@@ -53,7 +53,7 @@ class Corpus:
 
 
 def held_out(path: str) -> bool:
-    """Whether the file at this relative path belongs to the test split: a rule of its name alone, the same everywhere."""
+    """Whether the file at this relative path belongs to the test split, a rule of its name alone."""
     return int.from_bytes(hashlib.sha256(path.encode()).digest(), "big") % HELD_OUT == 0
 
 

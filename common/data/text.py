@@ -4,8 +4,8 @@
     chunks = text.load("wikitext2", tokenizer, 256, split="test", limit=64, run=run)    # (64, 256), for perplexities
     batch = text.windows(stream, 256, 16, run.rng("windows").torch)                     # (16, 256), at random places
 
-A corpus is `stdlib` (every machine has it), `wikitext2`, a registry entry, or a .txt or .jsonl file; of the first two the
-splits train and test are apart. A run that is given records what was read.
+A corpus is `stdlib` (every machine has it), `wikitext2`, a registry entry, or a .txt or .jsonl file; of the first two
+the splits train and test are apart. A run that is given records what was read.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ from common.run import Run
 def documents(name: str, split: str = "train", *, characters: int | None = None, run: Run | None = None) -> list[str]:
     """The documents of a corpus; only the first `characters` of them all, where it is given.
 
-    Of a .txt file one document, of a .jsonl file the field `text` of each line; either may be a .gz. A file of the user's and a
-    registry entry have no splits. Raises UserError where there is no such corpus, or a file holds something else.
+    Of a .txt file one document, of a .jsonl file the field `text` of each line; either may be a .gz. A file of the
+    user's and a registry entry have no splits. Raises UserError where there is no such corpus, or a file holds
+    something else.
     """
     return limited(_documents(name, split, run), characters)
 
@@ -57,7 +58,7 @@ def _documents(name: str, split: str, run: Run | None) -> list[str]:
 
 
 def read(path: Path) -> list[str]:
-    """The documents of a file: its whole text, or the field `text` of each line where it is .jsonl. Raises UserError."""
+    """The documents of a file: its text, or the field `text` of each line of a .jsonl. Raises UserError."""
     try:
         content = registry.read_text(path)
     except (EOFError, zlib.error, OSError) as error:
@@ -126,7 +127,7 @@ def chunked(stream: Tensor, context: int, limit: int | None = None) -> Tensor:
 
 
 def windows(stream: Tensor, context: int, n: int, generator: torch.Generator) -> Tensor:
-    """(n, context) int64 windows of a token stream at random places, with replacement. UserError where it is shorter."""
+    """Random windows (n, context) int64 of a token stream, with replacement. UserError where it is shorter."""
     starts = torch.randint(len(_long_enough(stream, context)) - context + 1, (n,), generator=generator)
     return stream[starts[:, None] + torch.arange(context)]
 
@@ -134,8 +135,8 @@ def windows(stream: Tensor, context: int, n: int, generator: torch.Generator) ->
 def batches(stream: Tensor, context: int, batch_size: int, run: Run, *name: str | int) -> Callable[[int], Tensor]:
     """Training batches for `language.fit`: step -> (batch_size, context) int64 random windows of a token stream.
 
-    A batch depends on the run's seed, `name` and the step alone, so that a resumed loop sees the same ones. Each window has a
-    token after it in the stream. Raises UserError where the stream has none such.
+    A batch depends on the run's seed, `name` and the step alone, so that a resumed loop sees the same ones. Each
+    window has a token after it in the stream. Raises UserError where the stream has none such.
     """
     places = len(_long_enough(stream, context + 1)) - context
 

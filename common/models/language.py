@@ -41,9 +41,10 @@ def load(
     """(model in eval mode, tokenizer) of a causal language model.
 
     path: a name of this module, a registry entry, a folder with config.json and safetensors, or a hub id.
-    dtype: of the loaded weights, as torch names it. download: whether a hub id may be fetched (the run's `data.download`
-    says so too). Raises UserError where there is no such model, where it is not a causal LM, or where its weights are
-    missing, truncated, or do not fit its config.
+    dtype: of the loaded weights, as torch names it.
+    download: whether a hub id may be fetched (the run's `data.download` says so too).
+    Raises UserError where there is no such model, where it is not a causal LM, or where its weights are missing,
+    truncated, or do not fit its config.
     """
     import torch
     import transformers
@@ -67,11 +68,13 @@ def load(
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=offline)
     except Exception as error:
         raise UserError(
-            f"cannot load {path}: {_reason(error)}; check that the folder is whole (config.json, *.safetensors, tokenizer)"
+            f"cannot load {path}: {_reason(error)}; check that the folder is whole "
+            "(config.json, *.safetensors, tokenizer)"
         ) from error
     if missing := sorted(info["missing_keys"]):
         raise UserError(
-            f"the weights of {path} lack {len(missing)} tensors ({missing[0]}, ...): the folder is not whole, get it again"
+            f"the weights of {path} lack {len(missing)} tensors ({missing[0]}, ...): "
+            "the folder is not whole, get it again"
         )
     if mismatched := info.get("mismatched_keys"):
         raise UserError(
@@ -83,12 +86,13 @@ def load(
 
 
 def find(path: str, *, run: Run | None = None) -> str:
-    """The folder (or hub id) that `path` names; its use is recorded in `run`. Raises UserError where it is not there."""
+    """The folder (or hub id) that a path names, recorded in `run`. Raises UserError where it is not there."""
     if path == "stdlib_lm":
         folder, source = STDLIB_LM, "artefact"
         if not folder.is_dir():
             raise UserError(
-                "data/models/stdlib_lm is missing: make it with `python -m scripts.make_stdlib_lm out=data/models/stdlib_lm`, or check out the clone whole"
+                "data/models/stdlib_lm is missing: check out the clone whole, or make it with "
+                "`python -m scripts.make_stdlib_lm out=data/models/stdlib_lm`"
             )
     elif path == "smollm2_135m":
         folder, source = smollm(), "package"
@@ -100,7 +104,8 @@ def find(path: str, *, run: Run | None = None) -> str:
         return path  # a hub id; transformers says if it cannot be had
     else:
         raise UserError(
-            f"no model at {path!r}: name a folder with config.json and safetensors, a hub id, stdlib_lm, stories260k or smollm2_135m"
+            f"no model at {path!r}: name a folder with config.json and safetensors, a hub id, "
+            "stdlib_lm, stories260k or smollm2_135m"
         )
     if run is not None:
         sums = weight_sums(folder)
@@ -126,7 +131,7 @@ def weight_sums(folder: str | Path) -> list[str]:
         state = [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino]
         known = seen.get(str(file.resolve()))
         whole = isinstance(known, list) and known[:-1] == state
-        found[str(file.resolve())] = [*state, known[-1] if whole else sha256_of(file)]
+        found[str(file.resolve())] = [*state, known[-1] if known and whole else sha256_of(file)]
     if any(seen.get(file) != entry for file, entry in found.items()):
         try:
             write_json(memory, seen | found)
@@ -140,13 +145,15 @@ def _config(folder: str, transformers: Any, offline: bool) -> Any:
         config = transformers.AutoConfig.from_pretrained(folder, local_files_only=offline)
     except Exception as error:
         raise UserError(
-            f"{folder} is not a model that can be loaded: {_reason(error)}; name a folder with config.json, or add data.download=true for a hub id"
+            f"{folder} is not a model that can be loaded: {_reason(error)}; name a folder with config.json, "
+            "or add data.download=true for a hub id"
         ) from error
     causal = type(config) in transformers.AutoModelForCausalLM._model_mapping
     named = config.architectures or []
     if not causal or (named and not any(name.endswith(("ForCausalLM", "LMHeadModel")) for name in named)):
         raise UserError(
-            f"{folder} is not a causal language model ({', '.join(named) or config.model_type}): choose one whose architecture ends in ForCausalLM"
+            f"{folder} is not a causal language model ({', '.join(named) or config.model_type}): "
+            "choose one whose architecture ends in ForCausalLM"
         )
     return config
 
@@ -209,7 +216,7 @@ def _unpack_smollm(found: Path, target: Path) -> None:
 
 
 def on_meta(architecture: Mapping[str, Any]) -> Any:
-    """A causal LM without memory for its weights, from its dimensions as YAML has them (`model_type` and its config's keys).
+    """A causal LM without memory for its weights, from its dimensions in YAML (`model_type`, its config's keys).
 
     UserError where transformers makes no model of them.
     """
@@ -224,9 +231,8 @@ def on_meta(architecture: Mapping[str, Any]) -> Any:
             return transformers.AutoModelForCausalLM.from_config(config)
     except (ValueError, TypeError, KeyError, RuntimeError, ZeroDivisionError, StrictDataclassError) as error:
         # every architecture checks its own dimensions, each in its own way
-        raise UserError(
-            f"model.architecture makes no model ({str(error).splitlines()[-1].strip() if str(error) else error!r}): mend its dimensions"
-        ) from error
+        said = str(error).splitlines()[-1].strip() if str(error) else repr(error)
+        raise UserError(f"model.architecture makes no model ({said}): mend its dimensions") from error
 
 
 # ---- small models from scratch ---------------------------------------------------------------------------------------
@@ -260,8 +266,8 @@ def llama(vocabulary: int, *, hidden: int, blocks: int, heads: int, context: int
 class Fit:
     """How a small model is trained: AdamW, its learning rate warmed up and then lowered to zero.
 
-    warmup: steps over which the rate rises linearly. decay: the last part of the steps, over which it falls linearly to zero
-    (0: it stays). clip: longest norm of the gradient. bf16: autocast; the weights stay float32.
+    warmup: steps over which the rate rises linearly. decay: the last part of the steps, over which it falls linearly
+    to zero (0: it stays). clip: longest norm of the gradient. bf16: autocast; the weights stay float32.
     """
 
     steps: int
@@ -305,8 +311,9 @@ def fit(
     """Train a model in place; a killed run goes on from the last saved step, and ends as if nothing had happened.
 
     batch(step): what the step is trained on, a tensor or anything that `loss` takes, a function of (seed, step) alone
-    (`text.batches`). loss(model, batch): a scalar. optimizer: `adamw` if None. after(steps done, loss): called after each
-    step, to evaluate say. Logs `<name>.loss` every `how.log_every` steps. name: of the loop; each in a run has its own.
+    (`text.batches`). loss(model, batch): a scalar. optimizer: `adamw` if None. after(steps done, loss): called after
+    each step, to evaluate say. Logs `<name>.loss` every `how.log_every` steps. name: of the loop; each in a run has
+    its own.
     """
     import torch
 

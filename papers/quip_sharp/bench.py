@@ -1,5 +1,4 @@
-"""Races: products with 2-bit matrices and writing text with them against torch, the encoder against full search, and QuIP#
-against other quantisers."""
+"""Races against torch, full search and other quantisers: products, text written, encoding, perplexity at equal bits."""
 
 from __future__ import annotations
 
@@ -17,11 +16,12 @@ def bench(quick: bool = False) -> dict[str, list[dict[str, Any]]]:
 
 
 def matvec(quick: bool = False) -> list[dict[str, Any]]:
-    """W x for one vector, as in writing one token: float32, bfloat16, and QuantLinear at 2, 3 and 4 bits, rotations included.
+    """Product W x with one vector, as in writing one token: float32, bfloat16, QuantLinear at 2, 3 and 4 bits.
 
-    `bytes` is what has to be read from memory once. torch's products are bound by that reading where a matrix is too large
-    for the caches (4096 x 4096, not 1024 x 1024). QuantLinear reads 8 to 16 times less than float32, and is bound by
-    its look-ups, one for eight weights and stage. "decoded": without numba, panels of rows are decoded to float32 first.
+    `bytes` is what has to be read from memory once. torch's products are bound by that reading where a matrix is too
+    large for the caches (4096 x 4096, not 1024 x 1024). QuantLinear reads 8 to 16 times less than float32, and is
+    bound by its look-ups, one for eight weights and stage. "decoded": without numba, panels of rows are decoded to
+    float32 first.
     """
     import torch
     import torch.nn.functional as F
@@ -63,7 +63,7 @@ def _decoded(job: Callable[[], Any]) -> Any:
 
 
 def generate(quick: bool = False) -> list[dict[str, Any]]:
-    """Tokens a second of whole models, batch 1, greedy: the small model, whose weights fit the caches, and SmolLM2-135M."""
+    """Tokens a second of whole models, batch 1, greedy: the small model, which fits the caches, and SmolLM2-135M."""
     import copy
 
     import torch

@@ -1,6 +1,7 @@
 """State of a quantised model or layer besides its tensors: which linears are QuantLinears, and how they are made again.
 
-`transformers_io.py` keeps this in a folder's config.json, a run in the stage of each layer; the tensors are a state dict.
+`transformers_io.py` keeps this in a folder's config.json, a run in the stage of each layer; the tensors are a state
+dict.
 """
 
 import copy

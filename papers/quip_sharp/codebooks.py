@@ -34,7 +34,7 @@ class Codebook:
     encode: (..., block) float -> (...) int64, the code (stages side by side, first << width of second | second).
     decode: (...) int -> (..., block) float32.
     residual_scale: r in x_hat = Q1(x) + Q2((x - Q1(x)) r) / r, None where there is one stage.
-    tables: the entries of each stage, (2^width, 8) multiples of 1/4, where they can be looked up in bytes (`decode_packed`).
+    tables: entries of each stage, (2^width, 8) multiples of 1/4, where `decode_packed` can look them up in bytes.
     """
 
     name: str
@@ -82,8 +82,8 @@ class Codebook:
     def decode_packed(self, packed: Tensor, blocks: int) -> Tensor:
         """decode(unpack(packed)), whole rows: (m, row_bytes) uint8 -> (m, blocks * block) float32.
 
-        The entries of the E8 codebooks are multiples of 1/4, so eight of them fit an int64: one look-up of 8 bytes a block
-        in a table of 512 KB, which stays in cache, in place of 32 bytes from one of 2 MB.
+        The entries of the E8 codebooks are multiples of 1/4, so eight of them fit an int64: one look-up of 8 bytes a
+        block in a table of 512 KB, which stays in cache, in place of 32 bytes from one of 2 MB.
         """
         if not self.tables or sys.byteorder != "little":
             return self.decode(self.unpack(packed, blocks)).flatten(1)

@@ -59,8 +59,10 @@ def load(cfg: Any, run: Run) -> Inputs:
 
 
 def _drawing(sampling: str, documents: list[str], tokenizer: Any, context: int) -> Callable[..., Tensor]:
-    """(n, generator) -> (n, context) int64: windows of the joined documents, or beginnings of those that are long enough
-    (as the paper draws them)."""
+    """A function (n, generator) -> (n, context) int64: windows of the joined documents, or beginnings of long ones.
+
+    The paper takes beginnings.
+    """
     if sampling == "documents":
         return partial(text.beginnings, documents, tokenizer, context)
     return partial(text.windows, text.token_stream(documents, tokenizer), context)

@@ -67,7 +67,7 @@ def estimate(cfg: Any, run: Run) -> None:
         "fine_tuning": tuned_bits * 8 * quantised * steps * cfg.data.context / speed["forward"] / 3600,
     }
     run.log({"params": params, "quantised_params": quantised, "layers": len(layers), "hours": sum(hours.values())})
-    # the device holds memory_gb; the computer's memory (or the folder `offload`) the hidden states; the cache the Hessians
+    # the device holds memory_gb, the computer's memory (or the folder `offload`) hidden states, the cache Hessians
     totals = {"memory_gb": sum(gb.values()), "hidden_states_gb": states, "cached_hessians_gb": cached}
     run.log(totals)
     where = f"files in {cfg.offload}" if cfg.offload else "the computer's memory (offload=FOLDER: files)"

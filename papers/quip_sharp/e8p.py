@@ -91,11 +91,12 @@ def _parity(bits: np.ndarray) -> np.ndarray:
 def encode(x: Tensor) -> Tensor:
     """Word of the nearest codeword, exactly. x: (..., 8) float, already scaled -> (...) int64 in [0, 65536).
 
-    For each shift, the nearest point of the lattice coset D8hat + shift is found in O(1) (Conway and Sloane). If it is
-    in the codebook it is that coset's nearest codeword. If not, and the coset can still win, 1,366 rows are searched.
-    Ties go to the shift +1/4, then to whichever of the equally near words the search meets first; the same input always
-    gives the same word. Exact up to the rounding of |x - y|^2, and beyond `FAR` of 2 x.y - |y|^2 in float64: the score
-    is within 1e-11 of the best whatever the size of x. ValueError where the last axis is not 8 long or an entry not finite.
+    For each shift, the nearest point of the lattice coset D8hat + shift is found in O(1) (Conway and Sloane). If it
+    is in the codebook it is that coset's nearest codeword. If not, and the coset can still win, 1,366 rows are
+    searched. Ties go to the shift +1/4, then to whichever of the equally near words the search meets first; the same
+    input always gives the same word. Exact up to the rounding of |x - y|^2, and beyond `FAR` of 2 x.y - |y|^2 in
+    float64: the score is within 1e-11 of the best whatever the size of x. ValueError where the last axis is not 8
+    long or an entry not finite.
     """
     return encode_vectors(x, 8, _encode_near, _encode_far)
 

@@ -97,11 +97,11 @@ def finetune_model(
     """Fine-tuning (b): train all sign vectors, norms and the output head on the teacher's probabilities, in place.
 
     tokens: (n_seq, ctx) int64, used as `Tuning` says. The loss is the cross-entropy against the teacher's softmax at
-    positions 0 .. ctx-2. A head that shares its weight with the embedding is untied first, and is then stored beside it;
-    head=False leaves the head as it is. Everything else in the model, the words above all, stays as it was. recompute:
-    keep only the inputs of each decoder layer for the backward pass and run the layer again in it, a third more work for
-    a fraction of the memory. loop: see `fit`, whose history is returned. ValueError where there are too few sequences, or
-    no QuantLinear.
+    positions 0 .. ctx-2. A head that shares its weight with the embedding is untied first, and is then stored beside
+    it; head=False leaves the head as it is. Everything else in the model, the words above all, stays as it was.
+    recompute: keep only the inputs of each decoder layer for the backward pass and run the layer again in it, a third
+    more work for a fraction of the memory. loop: see `fit`, whose history is returned. ValueError where there are too
+    few sequences, or no QuantLinear.
     """
     check_calibration(tokens, model)
     if len(tokens) < tuning.sequences or tuning.train < 1 or tuning.valid < 1:
@@ -151,11 +151,11 @@ def fit(
 ) -> list[dict]:
     """Adam with linear decay over two groups of parameters; the epoch with the lowest validation loss is kept.
 
-    loss(index): mean loss of the sequences at index. Sequences 0 .. train-1 are trained on, in an order that the generator
-    alone decides; the next `valid` are validated on. Epoch 0, before any step, takes part in the choice, so the result is never
-    worse on the validation set. loop(steps, state): the step numbers to do; one that restores `state` (modules and
-    optimisers by name) and goes on, as `common.training.resumable` does, gives the result of the uninterrupted loop.
-    Returns rows {epoch, train_loss, valid_loss, best}. ValueError for half-precision parameters.
+    loss(index): mean loss of the sequences at index. Sequences 0 .. train-1 are trained on, in an order that the
+    generator alone decides; the next `valid` are validated on. Epoch 0, before any step, takes part in the choice, so
+    the result is never worse on the validation set. loop(steps, state): the step numbers to do; one that restores
+    `state` (modules and optimisers by name) and goes on, as `common.training.resumable` does, gives the result of the
+    uninterrupted loop. Returns rows {epoch, train_loss, valid_loss, best}. ValueError for half-precision parameters.
     """
     parameters = [*signs, *others]
     if any(p.dtype not in (torch.float32, torch.float64) for p in parameters):
@@ -246,7 +246,7 @@ class _Best:
 
 @contextmanager
 def recomputed(model: nn.Module | None) -> Iterator[None]:
-    """While entered, the model's decoder layers run again in the backward pass instead of keeping what they computed."""
+    """While entered, decoder layers run again in the backward pass instead of keeping what they computed."""
     found = None if model is None else decoder_layers(model)
     layers = [] if found is None else list(found[1])
     own = [vars(layer).get("forward") for layer in layers]  # where a device map has put one on the instance

@@ -147,9 +147,10 @@ def padded_size(n: int, multiple: int = 1) -> tuple[int, str]:
 def transform(x: Tensor, inverse: bool = False) -> Tensor:
     """Orthonormal transform of the last axis: V x with V = (had_K kron H_{n/K}) / sqrt(n), a Hadamard matrix.
 
-    x: (..., n) float. Even n that is not 2^q K (see `is_supported`) takes the FFT in its place (`rfft`, all phases 0).
-    inverse=True applies V^T, which differs where V is not symmetric. Half precisions are computed in float32. Returns
-    (..., n) of x's dtype, float32 for integers. ValueError where n is odd and larger than 1, or 0: pad (see `padded_size`).
+    x: (..., n) float. Even n that is not 2^q K (see `is_supported`) takes the FFT in its place (`rfft`, all phases
+    0). inverse=True applies V^T, which differs where V is not symmetric. Half precisions are computed in float32.
+    Returns (..., n) of x's dtype, float32 for integers. ValueError where n is odd and larger than 1, or 0: pad (see
+    `padded_size`).
     """
     x = _real(x)
     n = x.shape[-1]

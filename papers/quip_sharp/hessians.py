@@ -94,7 +94,7 @@ def decoder_layers(model: nn.Module) -> tuple[str, nn.ModuleList] | None:
 
 
 def groups_of(layer: nn.Module) -> list[tuple[str, ...]]:
-    """The linears of a layer in the order that it runs them, those with the same input together.
+    """Groups of linears with the same input, in the order that a layer runs them.
 
     Llama: (q, k, v), (o,), (gate, up), (down,). Linears whose names follow no pattern in `SHARED_INPUT` stand alone.
     """
@@ -122,8 +122,8 @@ class Visit:
     """One decoder layer, with what passed through it while it was still the original.
 
     hessians: second moment of each group's inputs. inputs, outputs: hidden states of the first `keep` sequences, in
-    batches, on the CPU. call(hidden, layer=layer): the output of the layer (or of a copy of it) for a batch, with the rest
-    of its arguments as the model would give them.
+    batches, on the CPU. call(hidden, layer=layer): the output of the layer (or of a copy of it) for a batch, with the
+    rest of its arguments as the model would give them.
     """
 
     name: str
@@ -146,9 +146,10 @@ def walk(
     """Visit the decoder layers in order. A layer may be changed while it is visited: its outputs are computed already.
     Its Hessians are gone once the next visit is asked for.
 
-    calibration: (n_seq, ctx) int64. keep: sequences whose hidden states the visit offers (rounded up to whole batches).
-    moments: whether to accumulate the Hessians, or the names of the layers to do it for.
-    offload: a folder for the hidden states, where memory is too small for them. ValueError where the model has no list of decoder layers.
+    calibration: (n_seq, ctx) int64. keep: sequences whose hidden states the visit offers (rounded up to whole
+    batches). moments: whether to accumulate the Hessians, or the names of the layers to do it for. offload: a folder
+    for the hidden states, where memory is too small for them. ValueError where the model has no list of decoder
+    layers.
     """
     found = decoder_layers(model)
     if found is None:
@@ -186,7 +187,7 @@ def walk(
 
 
 def check_calibration(calibration: Tensor, model: nn.Module | None = None) -> None:
-    """ValueError where calibration is not (n_seq, ctx) int64 of tokens and a length that the model has, where it says so."""
+    """ValueError where calibration is not (n_seq, ctx) int64, or has tokens or a length that the model has not."""
     if not isinstance(calibration, Tensor):
         got = type(calibration).__name__
         raise TypeError(f"calibration must be a tensor of token ids (n_seq, ctx) int64, got {got}: see torch.as_tensor")

@@ -123,7 +123,7 @@ def _draw_kron(n: int, generator: torch.Generator) -> dict[str, Tensor]:
 
 
 def empty_state(core: str, size: int) -> dict[str, Tensor]:
-    """Tensors of the shapes and dtypes that a rotation with this core carries, to be loaded into. ValueError for no core of `CORES`."""
+    """Tensors of a rotation's shapes and dtypes, to be loaded into. ValueError for no core of `CORES`."""
     if core not in CORES:
         raise ValueError(f"unknown rotation {core!r}: choose one of {', '.join(CORES)}")
     if core == "rfft":

@@ -1,7 +1,8 @@
-"""W~ y straight from the packed words, compiled for the CPU (QuIP# algorithm "Inference", its decompress-multiply step).
+"""Compiled CPU product W~ y straight from packed words (QuIP# algorithm "Inference", decompress-multiply).
 
-A row is looked up eight weights at a time, a byte each and in quarters, into a buffer of one byte a weight that stays in the
-nearest cache, and multiplied from there. Nothing but words and look-ups crosses the memory: 2 bits where float32 reads 32.
+A row is looked up eight weights at a time, a byte each and in quarters, into a buffer of one byte a weight that stays
+in the nearest cache, and multiplied from there. Nothing but words and look-ups crosses the memory: 2 bits where
+float32 reads 32.
 """
 
 from __future__ import annotations
@@ -27,10 +28,13 @@ jit = compiler(__file__, "kernels")
 
 @cache
 def look_ups(table: Table) -> tuple[np.ndarray, np.ndarray]:
-    """(rows, flips), int64: the entry of a word is rows[high byte] ^ flips[low byte], its eight values as bytes, in quarters.
+    """Two small tables (rows, flips), int64: the entry of a word is rows[high byte] ^ flips[low byte].
 
-    An E8P value in quarters is 4 s + 1 or 4 s - 1 with s in +-{1/2, 3/2, 5/2}: negating s is an XOR with 0b11111100, and the
-    other shift one with 2. So the 65,536 entries (512 KB) come from two tables of 2 KB. Words of one byte have no flips.
+    An entry is eight values as bytes, in quarters.
+
+    An E8P value in quarters is 4 s + 1 or 4 s - 1 with s in +-{1/2, 3/2, 5/2}: negating s is an XOR with 0b11111100,
+    and the other shift one with 2. So the 65,536 entries (512 KB) come from two tables of 2 KB. Words of one byte
+    have no flips.
     """
     entries = in_quarters(table)  # (2^width,)
     return (
@@ -53,8 +57,9 @@ def stages(name: str, residual_scale: float | None, blocks: int) -> tuple:
 def product(words, starts, rows, flips, weights, y, out, first, last):
     """out[:, r] = y @ (entries of row r's words) for first <= r < last, the stages of a codebook added up.
 
-    words (m, bytes) uint8; of stage s: its words begin at byte starts[s] of a row, rows[s] and flips[s] are its `look_ups`,
-    weights[s] its factor; y (vectors, columns) and out (vectors, m) float32. A row is read once, from its first byte to its last.
+    words (m, bytes) uint8; of stage s: its words begin at byte starts[s] of a row, rows[s] and flips[s] are its
+    `look_ups`, weights[s] its factor; y (vectors, columns) and out (vectors, m) float32. A row is read once, from its
+    first byte to its last.
     """
     vectors, columns = y.shape
     entries = np.empty(columns // 8, np.int64)

@@ -93,8 +93,9 @@ def _regularized(H: Tensor, sigma: float) -> Tensor:
 def block_ldl(H: Tensor, block: int) -> tuple[Tensor, Tensor]:
     """Unit block-lower-triangular L and block-diagonal D with H = L D L^T (QuIP# sec. 4.1).
 
-    H: (n, n), symmetric positive definite, n % block == 0. Returns L (n, n), D (n/block, block, block), in at least float32.
-    Raises LinAlgError where H is not positive definite: regularise it first (`regularize`, or `factor`, which retries).
+    H: (n, n), symmetric positive definite, n % block == 0. Returns L (n, n), D (n/block, block, block), in at least
+    float32. Raises LinAlgError where H is not positive definite: regularise it first (`regularize`, or `factor`,
+    which retries).
     """
     H = check_hessian(H)
     n = H.shape[0]
@@ -150,7 +151,7 @@ def factor(H: Tensor, block: int, sigma: float = 1e-2) -> Factors:
 
 
 def damped(attempt: Callable[[float], T], sigma: float) -> tuple[T, float, int]:
-    """attempt(damping) for the first of sigma, 2 sigma, ... 1 where it raises no LinAlgError, that damping, and retries.
+    """attempt(damping) for the first of sigma, 2 sigma, ... 1 that raises no LinAlgError; that damping; retries.
 
     Raises ValueError where even damping by the mean diagonal is too little.
     """
@@ -161,8 +162,8 @@ def damped(attempt: Callable[[float], T], sigma: float) -> tuple[T, float, int]:
         except torch.linalg.LinAlgError:
             if used >= 1:
                 raise ValueError(
-                    f"the Hessian is not positive definite even with damping {used:g} of its mean diagonal: it has large "
-                    f"negative eigenvalues, so {NOT_A_MOMENT}"
+                    f"the Hessian is not positive definite even with damping {used:g} of its mean diagonal: "
+                    f"it has large negative eigenvalues, so {NOT_A_MOMENT}"
                 ) from None
             used, retries = min(max(2 * used, 1e-8), 1.0), retries + 1
             continue

@@ -1,8 +1,9 @@
 """Look-up tables of the codebooks, and what every encoder and decoder begins with.
 
-Tables are cached as numpy arrays, never as tensors of the CPU: a tensor that is made while a model is exported, faked,
-compiled or run in inference mode, or under another default device or dtype, belongs to that moment, and a cache would hand
-it to whoever comes next. `tensor` makes one of an array where it is used; on the CPU that copies nothing.
+Tables are cached as numpy arrays, never as tensors of the CPU: a tensor that is made while a model is exported,
+faked, compiled or run in inference mode, or under another default device or dtype, belongs to that moment, and a
+cache would hand it to whoever comes next. `tensor` makes one of an array where it is used; on the CPU that copies
+nothing.
 """
 
 from collections.abc import Callable
@@ -96,7 +97,8 @@ def check_words(words: Tensor, count: int) -> None:
 def encode_vectors(x: Tensor, block: int, near: Callable[[Tensor], Tensor], far: Callable[[Tensor], Tensor]) -> Tensor:
     """What every encoder begins with: (..., block) -> words (...) by near((N, block) float32 or float64), int64.
 
-    Vectors with an entry beyond `FAR` are left to far((F, block) float64). ValueError for other shapes, NaN, infinities.
+    Vectors with an entry beyond `FAR` are left to far((F, block) float64). ValueError for other shapes, NaN,
+    infinities.
     """
     if x.ndim == 0 or x.shape[-1] != block:
         raise ValueError(f"this codebook takes blocks of {block} weights, got a shape of {tuple(x.shape)}")
@@ -128,5 +130,5 @@ def largest(x: Tensor) -> float:
 
 
 def shorten(x: Tensor) -> Tensor:
-    """Vectors with an entry beyond `LONGEST` scaled down to it, (..., g) -> (..., g). At that length the direction decides."""
+    """Vectors with an entry beyond `LONGEST`, scaled down to it: at that length the direction decides."""
     return x * (LONGEST / x.abs().amax(-1, keepdim=True)).clamp(max=1)

@@ -53,8 +53,8 @@ def quantize_model(
     QuIP# methods put `QuantLinear` in the linears' places (fuse: one for weights that share their inputs, each
     represented by a `FusedPart`); baselines leave an nn.Linear holding W_hat. Either way there is one row for each
     fused group, so that mean proxy errors of methods are over the same groups. method, bits, options (rho, tune,
-    sigma, ...): see `quantize_weight.quantize_linear`. rng: seed or generator; each weight's signs depend on it and on the
-    weight's name alone. tuning: a `finetune.Tuning`, for fine-tuning within each block (QuIP# sec. 5).
+    sigma, ...): see `quantize_weight.quantize_linear`. rng: seed or generator; each weight's signs depend on it and
+    on the weight's name alone. tuning: a `finetune.Tuning`, for fine-tuning within each block (QuIP# sec. 5).
     on_group: called after each group with its row (name, bits_per_weight, proxy_error, ...).
     keep(name, fn, *args): fn(*args) or what an earlier call of it returned (`run.stage` with a prefix, say), once per
     decoder layer: what makes the work resumable. A copy takes one layer's weights at a time beside the words.

@@ -63,9 +63,11 @@ class QuantizeOptions:
     """Options of the QuIP# methods. Baselines ignore them (QuIP takes sigma).
 
     rho: the rms that weights are scaled to (None: the codebook's own; several: the one with the least proxy error).
-    tune, guard: coordinate-descent passes after BlockLDLQ (`ldlq.tune_pass`). sigma: the damping, of H's mean diagonal.
-    rescale: QuIP's diagonal rescale of the inputs, folded into SV. rescale_rows: every output row brought to one rms, folded
-    into SU (not in the paper: see `_row_factors`). residual_scale: r of the 3- and 4-bit codebooks.
+    tune, guard: coordinate-descent passes after BlockLDLQ (`ldlq.tune_pass`).
+    sigma: the damping, of H's mean diagonal.
+    rescale: QuIP's diagonal rescale of the inputs, folded into SV.
+    rescale_rows: every output row brought to one rms, folded into SU (not in the paper: see `_row_factors`).
+    residual_scale: r of the 3- and 4-bit codebooks.
     """
 
     rho: float | Sequence[float] | None = None
@@ -133,10 +135,11 @@ def quantize_linear(
 ) -> Quantized:
     """Quantise W (m, n), or the weights of several layers with the same inputs fused into one.
 
-    H: (n, n), the second moment of the inputs, any float dtype. method: one of `METHODS`. bits: 2, 3 or 4 (QuIP# also 1
-    with the E8 ball alone). rng: an int seed, a torch.Generator, or an object with a `.torch` generator. options: fields of
-    `QuantizeOptions`. Raises ValueError for unknown names, shapes that do not fit, NaN or infinite entries, weights that
-    float32 cannot compute with, and an H that is no second moment; TypeError for arguments of the wrong type.
+    H: (n, n), the second moment of the inputs, any float dtype. method: one of `METHODS`. bits: 2, 3 or 4 (QuIP# also
+    1 with the E8 ball alone). rng: an int seed, a torch.Generator, or an object with a `.torch` generator. options:
+    fields of `QuantizeOptions`. Raises ValueError for unknown names, shapes that do not fit, NaN or infinite entries,
+    weights that float32 cannot compute with, and an H that is no second moment; TypeError for arguments of the wrong
+    type.
     """
     generator = as_generator(rng)
     chosen = QuantizeOptions(**options)

@@ -1,4 +1,4 @@
-"""E5: do 3-bit models scale better than 4-bit ones? Perplexity against the size in bits, over several widths (sec. 6)."""
+"""E5: perplexity against size in bits over several widths; do 3-bit models scale better than 4-bit ones? (sec. 6)"""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from papers.quip_sharp.quantize_llm import quantize_model, summary
 
 
 def perplexity_by_size(cfg: Any, run: Run) -> None:
-    """Train cfg.scaling.widths from scratch, quantise each at 2, 3 and 4 bits, and compare 3 with 4 bits at equal size."""
+    """Train models of cfg.scaling.widths, quantise each at 2, 3 and 4 bits, and compare 3 with 4 at equal size."""
     _, tokenizer = language.load(cfg.model.path, run=run)
     context, limit = cfg.data.context, cfg.data.characters
     stream = text.stream(cfg.data.calibration, tokenizer, characters=limit, run=run)

@@ -55,7 +55,8 @@ class QuipSharpQuantizer(HfQuantizer):
                 rebuild(model, self.quantization_config.to_dict())
         except (KeyError, IndexError, AttributeError, TypeError) as error:
             raise ValueError(
-                f"config.json does not describe this model ({error!r}): load it with AutoModelForCausalLM, or get the folder again"
+                f"config.json does not describe this model ({error!r}): load it with AutoModelForCausalLM, "
+                "or get the folder again"
             ) from error
         self.files = list(checkpoint_files or [])
         check_tensors(model, self.files)
@@ -78,13 +79,14 @@ class QuipSharpQuantizer(HfQuantizer):
         return model
 
     def get_state_dict_and_metadata(self, model: Any) -> tuple[None, dict]:
-        """Called first by the model's `save_pretrained`: the config says what the model is now, tensors keep their names."""
+        """Called first by `save_pretrained`: the config says what the model is now, tensors keep their names."""
         if any(isinstance(linear.SU, nn.Parameter) for linear in _quant_linears(model).values()):
             raise ValueError(
                 "the model is being tuned: end that with set_tuning(False) on its QuantLinears before saving"
             )
         model.config.quantization_config = self.quantization_config = QuipSharpConfig(**structure(model))
-        model._weight_conversions = []  # or some architectures (gpt_neox, mixtral) are written under the names of old releases
+        # or some architectures (gpt_neox, mixtral) are written under the names of old releases
+        model._weight_conversions = []
         return None, {}
 
     def is_serializable(self, **kwargs: Any) -> bool:
@@ -96,14 +98,14 @@ class QuipSharpQuantizer(HfQuantizer):
 
 
 def attach(model: Any) -> None:
-    """Make the quantised model's own `save_pretrained` write a folder that loads as one. ValueError where it has no QuantLinear."""
+    """Make a quantised model's own `save_pretrained` write such a folder. ValueError where it has no QuantLinear."""
     if not _quant_linears(model):
         raise ValueError("the model has no QuantLinear: quantise it with a QuIP# method first")
     model.hf_quantizer = QuipSharpQuantizer(QuipSharpConfig())  # filled in when the model is saved
 
 
 def save_pretrained(model: Any, folder: str | Path, tokenizer: Any = None) -> None:
-    """Write a quantised model so that `from_pretrained` loads it. A folder that was interrupted in this has no config.json.
+    """Write a quantised model so that `from_pretrained` loads it. A folder that was cut short has no config.json.
 
     ValueError where the model has no QuantLinear, or is in tuning, or the folder is a file.
     """
@@ -122,7 +124,7 @@ def save_pretrained(model: Any, folder: str | Path, tokenizer: Any = None) -> No
 
 
 def check_tensors(model: nn.Module, files: list[str]) -> None:
-    """Raise ValueError unless the files hold exactly the model's tensors, whole, of the right shapes, those of QuantLinears of the right types."""
+    """Raise ValueError unless the files hold exactly the model's tensors, whole, of the right shapes and types."""
     expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     found: dict[str, tuple[int, ...]] = {}
     kinds: dict[str, str] = {}
@@ -157,7 +159,7 @@ def _quant_linears(model: nn.Module) -> dict[str, QuantLinear]:
 
 
 def _tied(model: nn.Module) -> list[list[str]]:
-    """Names under which one tensor stands, or will once transformers has tied the weights: a file has one of them, the first say."""
+    """Names under which one tensor stands, or will once weights are tied: a file has one of them, the first say."""
     names: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names.setdefault(id(parameter), []).append(name)
