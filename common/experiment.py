@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from common import exits, files, line, machine, result, settings, signals
-from common.catalogue import WHERE_ONLY, module_of
+from common.catalogue import WHERE_ONLY, catalogue, module_of
 from common.errors import Interrupted, UserError, as_user_error, choose, shorten, user_errors
 from common.line import Line
 from common.result import Result, load_result
@@ -217,7 +217,11 @@ def _work(run: Run, job: Job, cfg: DictConfig, line: Line, before: Result | None
         run.note(f"resumed at commit {result.git_state()[0]}, started at {before.git_commit}")
     if run.is_main:
         run.loggers = loggers.make(cfg.logger, run.dir, run.config)
-    job.function(cfg, run)
+    with settings.reads() as read:
+        job.function(cfg, run)
+    if before is None:  # a resumed run does not compute, nor read, what is done
+        for text in settings.unread(line, catalogue(job.paper, job.verb), read):
+            run.note(f"{text} changes nothing: no part of this run reads it")
     if run.verb != "train":  # its figures are on what the user gave it: only claims on such a figure concern it
         judged = [claim for claim in judged if claim["metric"] in run.metrics]
     run.claims, notes = claims.judge(judged, run.experiment, run.metrics, run.timings, run.data)

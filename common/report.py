@@ -10,7 +10,6 @@ from typing import Any
 LONG = 40  # rows; of a longer table a terminal gets both ends
 # the one vocabulary of verdicts, by `holds`: on a terminal, in the pages, in `papers list --json`
 VERDICTS: dict[bool | None, str] = {True: "holds", False: "does not hold", None: "not measured"}
-VERDICT = VERDICTS  # (its name until common.cli says VERDICTS)
 
 
 def number(value: Any) -> str:
@@ -124,18 +123,40 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def show(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Print rows, all of them, as a table on stdout."""
+    """Print rows, all of them, as a table on stdout; of one too wide, the columns below each other, no number broken."""
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left", header_style="bold")
-    for column in columns_of(rows):
-        numeric = all(isinstance(row.get(column), (int, float, type(None))) for row in rows)
-        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(number(row.get(column)) for column in columns_of(rows)))
-    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 140
-    Console(width=width, highlight=False, markup=False).print(table)
+    width = None if sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit() else 140
+    console = Console(width=width, highlight=False, markup=False)
+    columns = columns_of(rows)
+    numeric = {c: all(isinstance(row.get(c), (int, float, type(None))) for row in rows) for c in columns}
+    for place, group in enumerate(_fitting(rows, columns, numeric, console.width)):
+        table = Table(title=title if place == 0 else None, title_justify="left", header_style="bold")
+        for column in group:
+            least = max((len(number(row.get(column))) for row in rows), default=1)
+            table.add_column(column, justify="right" if numeric[column] else "left", overflow="fold",
+                             min_width=least if numeric[column] else None)  # fmt: skip
+        for row in rows:
+            table.add_row(*(number(row.get(column)) for column in group))
+        console.print(table)
+
+
+def _fitting(
+    rows: Sequence[Mapping[str, Any]], columns: list[str], numeric: Mapping[str, bool], width: int
+) -> list[list[str]]:
+    """The columns in groups that fit a width, the first column in each."""
+
+    def needed(column: str) -> int:
+        longest = max((len(number(row.get(column))) for row in rows), default=1)
+        return 3 + (max(longest, min(len(column), 9)) if numeric[column] else min(max(longest, 4), 16))
+
+    groups: list[list[str]] = [columns[:1]]
+    for column in columns[1:]:
+        if 1 + sum(map(needed, [*groups[-1], column])) > width and len(groups[-1]) > 1:
+            groups.append(columns[:1])
+        groups[-1].append(column)
+    return groups
 
 
 def show_result(data: Mapping[str, Any]) -> None:

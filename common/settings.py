@@ -13,6 +13,7 @@ added), `any` (nothing but the type). Of a list, ranges and choices hold for eac
 
 from __future__ import annotations
 
+import contextlib
 import math
 import operator
 import re
@@ -435,6 +436,48 @@ def _check_type(key: str, default: Any, value: Any, rules: Mapping[str, Declared
             hint = f"; write {key}=[{shorten(str(value))}]"
         article = "an" if kind == "int" else "a"
         raise UserError(f"{key} takes {article} {kind} (default {shorten(repr(default))}), not {shown}{hint}")
+
+
+# ---- what a run reads ----------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def reads() -> Iterator[set[str]]:
+    """The dotted keys of configs that are looked at inside the block."""
+    from omegaconf import DictConfig
+
+    seen: set[str] = set()
+    original = DictConfig._get_node
+
+    def watched(self: Any, key: Any, *args: Any, **options: Any) -> Any:
+        names, node = [str(key)], self
+        while node is not None and node._key() is not None:
+            names.append(str(node._key()))
+            node = node._get_parent()
+        seen.add(".".join(reversed(names)))
+        return original(self, key, *args, **options)
+
+    DictConfig._get_node = watched  # type: ignore[method-assign]
+    try:
+        yield seen
+    finally:
+        DictConfig._get_node = original  # type: ignore[method-assign]
+
+
+def unread(line: Line, catalogue: Catalogue, read: set[str]) -> list[str]:
+    """The settings of a line that nothing has looked at: those of a part, or of a task, that did not run."""
+    found = []
+    for override in line.parsed:
+        key = override.key_or_group
+        if lines.top(key) in ("seed", "exp", "resume", "stop_at_first_failure", "hydra", "run", *WHERE_ONLY):
+            continue
+        if key in catalogue.groups or key == "data.download":
+            continue
+        value = override.value()
+        below = [f"{key}.{name}" for name in value] if isinstance(value, dict) and value else [key]
+        if not any(name in read for name in below):
+            found.append(override.input_line)
+    return found
 
 
 # ---- what a run keeps ------------------------------------------------------------------------------------------------

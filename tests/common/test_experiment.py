@@ -183,6 +183,12 @@ def test_a_run_puts_threads_modes_and_generators_back(toy_paper):
         torch.use_deterministic_algorithms(False)
 
 
+def test_a_setting_that_nothing_reads_is_said(toy_paper):
+    result = launch("toy", ["+exp=smoke", "part.width=8", "flow={m:4}", "lr=0.2", "threads=1", "seed=1"])
+    said = [note for note in result.notes if "changes nothing" in note]
+    assert said == [f"{text} changes nothing: no part of this run reads it" for text in ("part.width=8", "flow={m:4}")]
+
+
 def test_a_secret_of_the_environment_is_not_kept(toy_paper, monkeypatch):
     monkeypatch.setenv("MY_API_KEY", "s3cret-s3cret")
     result = launch("toy", ["+exp=smoke", "label=${oc.env:MY_API_KEY}"])

@@ -137,3 +137,17 @@ def test_seeded_leaves_the_global_generator_as_it_was():
     assert torch.equal(torch.rand(2), expected)
     with seeded(7):
         assert torch.equal(torch.rand(2), inside)
+
+
+@pytest.mark.parametrize("columns", ["20", "40", "80", "200"])
+def test_a_narrow_table_stacks_its_columns_and_breaks_no_number(monkeypatch, capsys, columns):
+    from common import report
+
+    monkeypatch.setenv("COLUMNS", columns)
+    rows = [{"K": k, **{f"a_long_name_{i}": 12345.678 * 10**i for i in range(9)}} for k in (30, 100)]
+    report.show("wide", rows)
+    out = capsys.readouterr().out
+    for row in rows:
+        for value in row.values():
+            assert report.number(value) in out
+    assert out.count("wide") == 1
