@@ -8,6 +8,7 @@ __all__, __getattr__, __dir__ = exports(
         "NegUCB": "acceptance",
         "AcceptanceModel": "acceptance",
         "ExactNegUCB": "kernel",
+        "OnlineChoice": "online",
         "Optimistic": "negotiation",
         "negotiate": "negotiation",
         "best_bid": "oracle",

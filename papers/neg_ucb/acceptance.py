@@ -111,7 +111,7 @@ class NegUCB:
         self.rounds, self.draw = 0, 0
         self.index: dict[Hashable, int] = {}
         self.S, self.r = np.zeros((0, m, m)), np.zeros((0, m))
-        self.yy = np.zeros(0)  # sum of y^2, for the objective
+        self.yy, self.n = np.zeros(0), np.zeros(0)  # sum of y^2 and number of answers, for objective and evidence
         self.h: np.ndarray = np.zeros((0, self.hidden))
         self.h0: np.ndarray = np.zeros((0, self.hidden))
         self._sample: tuple | None = None
@@ -124,11 +124,8 @@ class NegUCB:
             self.index[g] = len(self.index)
             h0 = Rng(self.seed, "h0", repr(g)).numpy.normal(0, self.spread, (1, self.hidden))
             m = self.phi.dim
-            self.S, self.r, self.yy = (
-                np.concatenate([self.S, np.zeros((1, m, m))]),
-                np.concatenate([self.r, np.zeros((1, m))]),
-                np.append(self.yy, 0.0),
-            )
+            self.S, self.r = np.concatenate([self.S, np.zeros((1, m, m))]), np.concatenate([self.r, np.zeros((1, m))])
+            self.yy, self.n = np.append(self.yy, 0.0), np.append(self.n, 0.0)
             self.h, self.h0 = np.concatenate([self.h, h0]), np.concatenate([self.h0, h0])
         return self.index[g]
 
@@ -160,6 +157,11 @@ class NegUCB:
             v = phi @ self.Theta[:, 1:]  # (n, l)
             bonus += self.alpha_h * np.sqrt(np.maximum(np.einsum("ij,ij->i", v @ np.linalg.inv(self.C(i)), v), 0))
         return mean, bonus
+
+    def mean(self, x: np.ndarray, g: Hashable) -> np.ndarray:
+        """The estimate of eq. (1) alone, for bids x (n, d): (n,)."""
+        i = self.counterpart(g)
+        return self.phi(x) @ (self.Theta @ self.tilde(self.h[i]))
 
     def _contracted(self, tilde: np.ndarray) -> np.ndarray:
         """(I (x) h~)' A^{-1} (I (x) h~): (m, m)."""
@@ -205,9 +207,11 @@ class NegUCB:
             self.S[i] *= self.discount
             self.r[i] *= self.discount
             self.yy[i] *= self.discount
+            self.n[i] *= self.discount
         self.S[i] += weight * np.outer(phi, phi)
         self.r[i] += weight * y * phi
         self.yy[i] += weight * y * y
+        self.n[i] += weight
         z = np.outer(phi, self.tilde(self.h[i])).ravel()[self.free]  # feature index slow, hidden index fast
         Az = self.A_inv @ z
         gain = weight / (1 + weight * (z @ Az))
@@ -269,6 +273,23 @@ class NegUCB:
             + 0.5 * self.lambda_h * ((self.h - self.h0) ** 2).sum()
         )
 
+    def evidence(self, noise: float | None = None) -> float:
+        """Log marginal likelihood of all answers, Gaussian noise of variance `noise` (what fits best where None).
+
+        Exact without hidden states; with them Laplace's approximation at the present (Theta, h), one block each. Priors:
+        Theta ~ N(0, noise/lambda_1), h_g ~ N(h_g0, noise/lambda_2). To compare models of the same answers by.
+        """
+        n, p = float(self.n.sum()), len(self.free)
+        squares = max(2 * self.objective(), 1e-12)
+        if noise is None:
+            noise = squares / max(n, 1)
+        width = self.log_det - p * np.log(self.lambda_theta)
+        if self.hidden:
+            W = self.Theta[:, 1:]
+            C = self.lambda_h * np.eye(self.hidden) + W.T @ self.S @ W  # (G, l, l)
+            width += float(np.linalg.slogdet(C)[1].sum()) - C.shape[0] * self.hidden * np.log(self.lambda_h)
+        return float(-0.5 * (n * np.log(2 * np.pi * noise) + squares / noise + width))
+
     def fit(self, x: np.ndarray, g: list[Hashable], y: np.ndarray, sweeps: int = 10) -> None:
         """Warm start from logged offers: x (n, d), g and y (n,). All statistics at once, then `sweeps` alternations.
 
@@ -287,6 +308,7 @@ class NegUCB:
             self.S[i] += phi[rows].T @ phi[rows]
             self.r[i] += phi[rows].T @ y[rows]
             self.yy[i] += (y[rows] ** 2).sum()
+            self.n[i] += rows.sum()
         self.rounds += len(y)
         self.draw += 1
         self.rebuild()
@@ -300,7 +322,7 @@ class NegUCB:
 
     # ---- save and load -------------------------------------------------------------------------------------------------
 
-    ARRAYS = ("A_inv", "Theta", "rhs", "S", "r", "yy", "h", "h0")
+    ARRAYS = ("A_inv", "Theta", "rhs", "S", "r", "yy", "n", "h", "h0")
 
     def state_dict(self) -> dict[str, Any]:
         """Everything learnt, with the feature map it was learnt in; plain dicts and arrays."""

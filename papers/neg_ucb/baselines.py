@@ -71,6 +71,13 @@ class C2UCB(NegUCB):
 
     def ucb(self, x: np.ndarray, g: Hashable) -> tuple[np.ndarray, np.ndarray]:
         mean = self.phi(x) @ self.Theta[:, 0]
+        members = x[:, : self.items] != 0
+        top = x[:, : self.items].max(0)
+        if (x[:, self.items :] == x[0, self.items :]).all() and (x[:, : self.items] == members * top).all():
+            singles = np.tile(x[0], (self.items, 1))  # one context, and an item is in or out: a width for each item
+            singles[:, : self.items] = np.diag(top)
+            bonus = self.alpha_theta * members @ self._widths(singles)
+            return mean, bonus / np.maximum(members.sum(1), 1) if self.average else bonus
         row, item = np.nonzero(x[:, : self.items])
         value, which = x[row, item], np.arange(len(row))
         if (x[:, self.items :] == x[0, self.items :]).all():  # one context: bids share their items' single bids
@@ -81,10 +88,13 @@ class C2UCB(NegUCB):
         singles = x[row_of]
         singles[:, : self.items] = 0
         singles[np.arange(len(row_of)), item_of] = x[row_of, item_of]
-        phi = self.phi(singles)
-        widths = np.sqrt(np.maximum(np.einsum("ij,ij->i", phi @ self.A_inv, phi), 0))
+        widths = self._widths(singles)
         bonus = np.bincount(row, self.alpha_theta * widths[which], minlength=len(x))
         return mean, bonus / np.maximum(np.bincount(row, minlength=len(x)), 1) if self.average else bonus
+
+    def _widths(self, singles: np.ndarray) -> np.ndarray:
+        phi = self.phi(singles)
+        return np.sqrt(np.maximum(np.einsum("ij,ij->i", phi @ self.A_inv, phi), 0))
 
 
 class CUCB:

@@ -23,7 +23,7 @@ def estimate(cfg: Any, run: Run) -> None:
             size = m * (1 + task["hidden"] * (entry.get("hidden") == "task")) if entry.get("map") == "nystrom" else m
             work += bids * m * m + 2 * size**2 + (size**3 + cfg.counterparts * size**2) / task["every"]
         memory = 8 * (4 * p * p + 2 * cfg.counterparts * m * m) / 1e9
-        hours = work * task["rounds"] * len(cfg.seeds) / FLOPS / 3600
+        hours = work * task["rounds"] * min(len(cfg.seeds), task["worlds"]) / FLOPS / 3600
         rows.append({"task": name, "params": p, "memory_gb": memory, "hours": hours})
     run.table("dry", rows)
     most = {key: max((row[key] for row in rows), default=0) for key in ("params", "memory_gb")}

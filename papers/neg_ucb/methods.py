@@ -13,6 +13,9 @@ from papers.neg_ucb.acceptance import NegUCB
 from papers.neg_ucb.environments.base import Environment
 from papers.neg_ucb.negotiation import Optimistic, Oracle, Policy, RandomBid
 
+KINDS = ("random", "oracle", "ridge", "online", "exact", "per_counterpart", "c2ucb", "cucb", "neural_ucb", "dqn",
+         "concession", "tit_for_tat", "frequency")  # fmt: skip
+
 
 def candidates(env: Environment, seed: int, n: int = 400) -> np.ndarray:
     """A sample of x as it comes in the first arrivals, at any of their proposals: (n, d), for the median distance and for landmarks."""
@@ -79,7 +82,7 @@ def make(entry: Mapping[str, Any], env: Environment, seed: int, task: Mapping[st
 
 
 def model(kind: str, options: dict[str, Any], env: Environment, seed: int, task: Mapping[str, Any]):
-    """An acceptance model by kind: ridge (all of `acceptance.NegUCB`), exact, per_counterpart, c2ucb, cucb."""
+    """An acceptance model by kind: ridge (all of `acceptance.NegUCB`), online, exact, per_counterpart, c2ucb, cucb."""
     options = dict(options)
     chosen = options.pop("map", "linear")
     if kind == "cucb":
@@ -96,12 +99,24 @@ def model(kind: str, options: dict[str, Any], env: Environment, seed: int, task:
     phi = feature_map(env, chosen, seed, task["m"], task["length"], options.pop("stretch", 1.0))
     if kind == "ridge":
         return NegUCB(phi, alpha_theta=alpha, alpha_h=alpha / 3, every=task["every"], seed=seed, **options)
+    if kind == "online":
+        from papers.neg_ucb.online import OnlineChoice
+
+        by, lambdas, couplings = options.pop("by"), options.pop("lambdas"), options.pop("couplings")
+        return OnlineChoice(
+            {
+                f"{coupling} {lam}": NegUCB(phi, alpha_theta=alpha, alpha_h=alpha / 3, every=task["every"], seed=seed,
+                                            coupling=coupling, lambda_theta=lam, **options)
+                for coupling in couplings
+                for lam in lambdas
+            },
+            by,
+            every=task["every"],
+        )  # fmt: skip
     if kind == "per_counterpart":
         return baselines.PerCounterpart(
             lambda: baselines.lin_ucb(phi, alpha, every=task["every"], seed=seed, **options)
         )
     if kind == "c2ucb":
         return baselines.C2UCB(phi, env.encoding, alpha, every=task["every"], seed=seed, **options)
-    raise ValueError(
-        f"method kind {kind!r}: choose random, oracle, ridge, exact, per_counterpart, c2ucb, cucb, neural_ucb, dqn, concession, tit_for_tat or frequency"
-    )
+    raise ValueError(f"method kind {kind!r}: choose {', '.join(KINDS)}")

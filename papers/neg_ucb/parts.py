@@ -9,7 +9,7 @@ import numpy as np
 from common.errors import UserError
 from common.metrics.summary import spread
 from common.run import Run
-from papers.neg_ucb import baselines, data, environments, features, methods, plots, replay
+from papers.neg_ucb import baselines, data, environments, features, methods, paired, plots, replay
 from papers.neg_ucb.acceptance import NegUCB
 from papers.neg_ucb.environments.allocation import AllocationComplementary
 from papers.neg_ucb.environments.base import Environment
@@ -24,38 +24,41 @@ from papers.neg_ucb.worlds import method_of, play_out, policy_of, task_of, world
 
 def cardinality(cfg: Any, run: Run) -> None:
     """Regret as bids grow at a fixed feature dimension: one confidence width for the bid, against the sum of its items'."""
-    options, rows = cfg.cardinality, []
+    options, rows, seeds = cfg.cardinality, [], run.seeds(cfg.cardinality.seeds)
+    found: dict[tuple[str, int], list[float]] = {}
     for n in run.progress(list(options["items"]), "cardinality"):
-        mean = {}
-        for name in ("whole", "summed", "averaged", "summed_tuned", "random"):
-            runs = []
-            for seed in run.seeds(options.seeds):
+        for name in options.policies:
+            for seed in seeds:
                 env = Cardinality(seed=seed, items=n)
                 policy = _item_policy(name, env, options, run.rng("cardinality", name, n, seed).numpy)
-                runs.append(play_out(run, f"cardinality.{name}.{n}.{seed}", env, policy, options.rounds)["regret"])
-            mean[name] = float(np.mean(runs))
-        ratios = {
-            f"whole_over_{name}": mean["whole"] / mean[f"summed{end}"]
-            for name, end in (("summed", ""), ("tuned", "_tuned"))
-        }
-        rows.append({"items": n, **mean, **ratios})
+                kept = play_out(run, f"cardinality.{name}.{n}.{seed}", env, policy, options.rounds)
+                found.setdefault((name, n), []).append(kept["regret"])
+        mean = {name: float(np.mean(found[name, n])) for name in options.policies}
+        rows.append({"items": n, **mean})
         run.log({f"cardinality.n{n}": mean})
     run.table("cardinality", rows)
-    by_size = {row["items"]: row["whole"] for row in rows}
-    if {16, 64} <= set(by_size):
-        run.log({"cardinality.whole_64_over_16": by_size[64] / by_size[16]})
-    run.log(
-        {
-            "cardinality.whole_over_summed": max(row["whole_over_summed"] for row in rows),
-            "cardinality.whole_over_tuned": max(row["whole_over_tuned"] for row in rows),
-        }
-    )
+
+    def compare(metric: str, own: tuple[str, int], other: tuple[str, int]) -> dict[str, float]:
+        draws = run.rng("paired", "cardinality", metric, *own, *other).numpy
+        return paired.ratio(found[own], [found[other]], draws)
+
+    for name in options.policies:  # growth with the number of items
+        if name != "random" and {16, 64} <= set(options["items"]):
+            metric = f"cardinality.{name}_64_over_16"
+            run.log(paired.named(metric, compare(metric, (name, 64), (name, 16))))
+    for name in options.policies:  # the bid's bonus against another, at the size where it does worst
+        if name not in ("random", "whole") and "whole" in options.policies:
+            metric = f"cardinality.whole_over_{name}"
+            worst = max((compare(metric, ("whole", n), (name, n)) for n in options["items"]), key=lambda r: r[""])
+            run.log(paired.named(metric, worst))
     run.figure("cardinality", plots.cardinality(rows))
 
 
 def _item_policy(name: str, env: Cardinality, options: Any, generator: np.random.Generator) -> Policy:
     if name == "random":
         return RandomBid(generator)
+    if name == "one_hot":  # a weight for each item: the dimension grows with the number of items
+        return Optimistic(baselines.lin_ucb(features.Linear(env.dim, env.bound), options.alpha), generator)
     phi = ItemMeans(env)
     if name == "whole":
         return Optimistic(baselines.lin_ucb(phi, options.alpha), generator)
@@ -131,7 +134,7 @@ def warm_start(cfg: Any, run: Run) -> None:
     world, entry, rows = worlds_of(cfg, run, task), method_of(cfg, "neg_ucb", task), []
     for n in options.logged:
         runs = []
-        for seed in run.seeds(cfg.seeds):
+        for seed in run.seeds(cfg.seeds)[: options.worlds]:
             env = world(seed)
             policy: Any = policy_of("neg_ucb", entry, task, env, seed)
             x, g, y = logged(env, n, run.rng("logged", seed).numpy)

@@ -31,6 +31,8 @@ LABELS = {
     "neg_ucb": "NegUCB",
     "neg_ts": "NegUCB, Thompson",
     "neg_additive": "NegUCB, additive",
+    "neg_online": "NegUCB, chosen along the run",
+    "lin_greedy": "ridge without a bonus",
     "oracle": "oracle",
 }
 STRONG = {
@@ -70,11 +72,12 @@ def cardinality(rows: list[dict[str, Any]]) -> Figure:
     figure, axis = axes(width=7, height=3.8)
     n = [row["items"] for row in rows]
     for name, label, style, colour in (
-        ("random", "random", ":", NEUTRAL), ("summed", "sum of item bonuses,\nsame α", "o-", RIVAL),
+        ("one_hot", "one weight for each item", "^-", SERIES[4]), ("random", "random", ":", NEUTRAL), ("summed", "sum of item bonuses,\nsame α", "o-", RIVAL),
         ("summed_tuned", "sum of item bonuses,\nα tuned", "s-", LEVEL), ("averaged", "mean of item bonuses,\nsame α", "v-", SERIES[3]),
         ("whole", "one bonus for the bid\n(NegUCB)", "D-", OURS),
     ):  # fmt: skip
-        axis.plot(n, [row[name] for row in rows], style, color=colour, label=label)
+        if all(name in row for row in rows):
+            axis.plot(n, [row[name] for row in rows], style, color=colour, label=label)
     axis.set(xscale="log", yscale="log", xlabel="items n", ylabel="regret", title="bids grow, the features do not")
     axis.set_xticks(n, [str(v) for v in n])
     axis.minorticks_off()

@@ -27,9 +27,10 @@ def check(cfg: Any) -> None:
 
 
 def _check_tuning(cfg: Any) -> None:
-    for method in cfg.methods:
-        if method not in cfg.tune.settings:
-            raise UserError(f"tune.settings has nothing to tune of {method}: leave it out of methods")
+    tuned = [method for method in cfg.methods if method in cfg.tune.settings]
+    if not tuned:
+        raise UserError(f"tune.settings names none of {', '.join(cfg.methods)}: there is nothing to tune")
+    for method in tuned:
         for name in cfg.tune.settings[method]:
             choose(f"tune.settings.{method}", name, cfg.tune.space)
     if both := set(cfg.tune.seeds) & set(cfg.tune.final_seeds):

@@ -21,7 +21,8 @@ def tune(cfg: Any, run: Run) -> None:
     tuned, tried = [], []
     for task in [task_of(cfg, name) for name in cfg.tasks]:
         name, world = task["name"], worlds_of(cfg, run, task)
-        for method in run.progress([m for m in cfg.methods if not task["only"] or m in task["only"]], f"tune {name}"):
+        methods = [m for m in cfg.methods if m in cfg.tune.settings and (not task["only"] or m in task["only"])]
+        for method in run.progress(methods, f"tune {name}"):
             found = search(cfg, run, world, task, method)
             best = min((trial for trial in found if trial["final"] is not None), key=lambda trial: trial["final"])
             tuned.append({"task": name, "method": method, "trials": len(found), **_row(best)})

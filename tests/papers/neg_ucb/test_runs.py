@@ -82,8 +82,10 @@ def test_an_unknown_kind_of_method_is_one_sentence():
     [
         (["methods=[random,exact_kernel]", "rounds=3001"], "holds at most 3,000 rounds"),
         (["methods=[random,neg_ubc]"], "did you mean neg_ucb"),
-        (["methods=[random]", "parts=[tune]"], "nothing to tune of random"),
+        (["methods=[random]", "parts=[tune]"], "nothing to tune"),
         (["methods=[random]", "tasks=[allocation_linear,energie]"], "did you mean energy"),
+        (["methods=[neg_ucb]", "parts=[tune]", "tune.settings.neg_ucb=[alfa]"], "did you mean alpha"),
+        (["methods=[neg_ucb]", "parts=[tune]", "tune.final_seeds=[101]"], "share 101"),
     ],
 )
 def test_settings_that_do_not_go_together_are_refused_before_the_first_round(line, message):
