@@ -115,36 +115,38 @@ def error_of_layers(cfg: Any, run: Run) -> None:
     ]
     if "quip_sharp_no_e8" in cfg.methods and 2 in cfg.bits:
         plan.append(("quip_sharp_no_e8_wide", "quip_sharp_no_e8", 2, cfg.wide))
+    layers = {seed: synthetic.layer(cfg.m, cfg.n, run.rng("layer", seed).torch) for seed in cfg.seeds}
     rows: list[dict] = []
     for name, method, bits, rho in run.progress(plan, "layers"):
-        found = run.stage(f"layers-{name}{bits}", _layer_errors, cfg, run, method, bits, rho)
+        found = run.stage(f"layers-{name}{bits}", _layer_errors, layers, run, method, bits, rho)
         each = {f"seed {seed}": value for seed, value in zip(cfg.seeds, found, strict=True)}
         rows.append({"method": name, "bits": bits, "proxy_error": mean(found), **each})
         run.log({f"layers.{name}{bits}": mean(found)})
     if "quip" in cfg.methods and 2 in cfg.bits:
-        by_width = run.stage("layers-quip-widths", _quip_by_width, cfg, run)
+        by_width = run.stage("layers-quip-widths", _quip_by_width, layers, run, list(cfg.quip_rms))
         run.table("quip_widths", by_width)
         rows.append({"method": "quip_best", "bits": 2, "proxy_error": min(r["proxy_error"] for r in by_width)})
     run.table("layers", rows)
     run.log(layer_ratios({(row["method"], row["bits"]): row["proxy_error"] for row in rows}))
 
 
-def _layer_errors(cfg: Any, run: Run, method: str, bits: int, rho: float | None) -> list[float]:
-    """The error on the layer of each seed. Methods see the same layers; their signs are a stream of their own."""
-    found = []
-    for seed in cfg.seeds:
-        W, H = synthetic.layer(cfg.m, cfg.n, run.rng("layer", seed).torch)
-        found.append(quantize_linear(W, H, method, bits, run.rng("signs", seed), rho=rho).proxy_error)
-    return found
+Layers = Mapping[int, tuple[Tensor, Tensor]]  # seed -> W, H
 
 
-def _quip_by_width(cfg: Any, run: Run) -> list[dict[str, float]]:
+def _layer_errors(layers: Layers, run: Run, method: str, bits: int, rho: float | None) -> list[float]:
+    """The error on each layer. All methods see the same ones, and draw from a stream of its own for each."""
+    return [
+        quantize_linear(W, H, method, bits, run.rng("signs", seed), rho=rho).proxy_error
+        for seed, (W, H) in layers.items()
+    ]
+
+
+def _quip_by_width(layers: Layers, run: Run, grids: list[float]) -> list[dict[str, float]]:
     """QuIP's mean error at 2 bits by the width of its grid, in rms: its authors' 2.4 is not its best here."""
     rows = []
-    for width in cfg.quip_rms:
+    for width in grids:
         errors = []
-        for seed in cfg.seeds:
-            W, H = synthetic.layer(cfg.m, cfg.n, run.rng("layer", seed).torch)
+        for seed, (W, H) in layers.items():
             W_hat = baselines.quip(W, H, 2, run.rng("signs", seed).torch, range_rms=width)
             errors.append(proxy_error(W, W_hat, H))
         rows.append({"grid_rms": width, "proxy_error": mean(errors)})
