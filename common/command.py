@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from common import exits, experiment, settings, signals
 from common.catalogue import catalogue, read_yaml
 from common.errors import UserError
-from common.exits import explain, flushed  # noqa: F401 (scripts move to common.exits)
 from common.line import Line, parse_line
 from common.machine import rank
 

@@ -93,6 +93,3 @@ def shorten(text: str, most: int = 80) -> str:
     """A text as a message can show it: on one line, its middle left out where it is long."""
     text = " ".join(text.split())
     return text if len(text) <= most else f"{text[: most // 2]}...{text[-most // 4 :]}"
-
-
-known = did_you_mean

@@ -144,8 +144,6 @@ class Run:
         self._record("use_data", name, source, os.fspath(path), sha256)
         self.data[name] = {"source": source, "path": os.fspath(path), "sha256": sha256}
 
-    record_data = use_data
-
     @cached_property
     def device(self) -> str:
         """ "cpu" or "cuda". Raises UserError where a GPU is asked for and none is there."""

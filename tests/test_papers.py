@@ -37,7 +37,7 @@ def test_smoke_runs_from_any_folder_draws_and_depends_on_the_seed_alone(paper, t
     path = Path(process.stdout.splitlines()[-1].removeprefix("result: "))
     record = json.loads(path.read_text())
     assert (record["status"], record["claims"]) == ("done", [])
-    assert record["data"], "say which data was used: run.record_data, or locate(name, run=run)"
+    assert record["data"], "say which data was used: run.use_data, or locate(name, run=run)"
     assert record["figures"]
     assert all((path.parent / figure).stat().st_size > 0 for figure in record["figures"])
     again, other = launch(paper, line), launch(paper, [*line, "seed=1"])

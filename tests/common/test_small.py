@@ -11,7 +11,7 @@ import torch
 
 from common import compiled, lazy, optional
 from common.compiled import compiler
-from common.errors import UserError, as_user_error, choose, known, user_errors
+from common.errors import UserError, as_user_error, choose, did_you_mean, user_errors
 from common.files import sha256_of_arrays
 from common.metrics.summary import log_slope, spread
 from common.rng import seeded
@@ -101,9 +101,9 @@ def test_a_wrong_choice_is_answered_with_what_is_near_and_all_there_is():
 
 def test_a_very_long_list_of_names_is_left_out_where_one_is_near():
     names = [f"key{i}" for i in range(41)]
-    assert known("the keys are", "kay7", names).startswith("did you mean key7")
-    assert "key40" not in known("the keys are", "kay7", names)
-    assert "key40" in known("the keys are", "zzz", names)
+    assert did_you_mean("the keys are", "kay7", names).startswith("did you mean key7")
+    assert "key40" not in did_you_mean("the keys are", "kay7", names)
+    assert "key40" in did_you_mean("the keys are", "zzz", names)
 
 
 def test_spread_is_the_samples():

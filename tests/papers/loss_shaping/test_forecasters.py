@@ -83,10 +83,10 @@ def test_the_number_of_parameters_is_the_benchmark_s(name):
 
 
 def test_the_library_s_defaults_are_the_configs():
-    from common import configs
+    from common import settings
 
     for name in FORECASTERS:
-        chosen = configs.compose("loss_shaping", "train", [f"model={name}"]).model
+        chosen = settings.compose("loss_shaping", "train", [f"model={name}"]).model
         differs = {key for key, value in chosen.items() if key in DEFAULTS and value != DEFAULTS[key]}
         assert not differs or name == "patchtst"  # its config has its authors' values, not the benchmark's
 
