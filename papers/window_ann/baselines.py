@@ -18,7 +18,7 @@ from papers.window_ann.vamana import Graph, search
 def root_graph(segment: Segment) -> Graph:
     """The one graph over all points, as a graph by itself."""
     row = int(segment.layout.graph[0])
-    return Graph(segment.G[row : row + len(segment.X)], int(segment.layout.entry[0]))
+    return Graph(segment.G[row : row + len(segment.X)], int(segment.layout.entry[0]), segment.points.twins)
 
 
 def postfilter_within(

@@ -37,6 +37,7 @@ class Scratch(NamedTuple):
     keys: np.ndarray  # (beam + 1,) uint64: the frontier
     visited: np.ndarray  # uint64: the expanded points of one search, where they are wanted
     fresh: np.ndarray  # (R,) int32
+    pool: np.ndarray  # (beam + 1,) uint64: candidates that the frontier has no room for
 
 
 def scratch(m: int, beam: int, R: int, visited: int = 0) -> Scratch:
@@ -46,6 +47,7 @@ def scratch(m: int, beam: int, R: int, visited: int = 0) -> Scratch:
         np.empty(beam + 1, np.uint64),
         np.empty(visited, np.uint64),
         np.empty(R, np.int32),
+        np.empty(beam + 1, np.uint64),
     )
 
 
@@ -132,12 +134,13 @@ def insert(keys, size, capacity, key):
 
 
 @jit
-def beam_search(X, G, place, q, beam, k, cut, work):
-    """Greedy search with a frontier of `beam` points (DiskANN's Algorithm 1).
+def beam_search(X, G, place, q, beam, limit, work, k=0, cut=0.0, most=1 << 62):
+    """Greedy search with a frontier of `beam` points (DiskANN's Algorithm 1, where `limit` is the beam).
 
-    Repeats: expand the closest unexpanded frontier point; a new neighbour enters while it is closer than the worst of a
-    full frontier; where cut > 0, what is farther than cut * (distance of the (k+1)-th) leaves (squared distances, as the
-    official code). Returns (frontier size, distances computed, points expanded); the frontier is work.keys, closest first.
+    Repeats: expand the closest unexpanded of the first `limit` frontier points; a new neighbour enters while it is closer
+    than the worst of a full frontier; where cut > 0, what is farther than cut * (distance of the (k+1)-th) leaves (squared
+    distances, as the official code). It ends, too, once it has computed `most` distances. Returns (frontier size, distances
+    computed, points expanded); the frontier is work.keys, closest first.
     """
     keys, seen, visited, fresh = work.keys, work.seen, work.visited, work.fresh
     first, row, entry = place.first, place.row, place.entry
@@ -146,7 +149,7 @@ def beam_search(X, G, place, q, beam, k, cut, work):
     seen[entry] = stamp
     keys[0] = as_key(squared(X, first + entry, q), entry)
     size, computed, expanded, at = 1, 1, 0, 0
-    while at < size:
+    while at < min(size, limit) and computed < most:
         key = keys[at]
         keys[at] = key | ONE
         if expanded < len(visited):
@@ -176,7 +179,7 @@ def beam_search(X, G, place, q, beam, k, cut, work):
                 at = new
                 prefetch(G, row + v)
         if cut > 0 and size > k:
-            limit = np.float32(cut) * key_distance(keys[k])
-            while size > k + 1 and key_distance(keys[size - 1]) > limit:
+            widest = np.float32(cut) * key_distance(keys[k])
+            while size > k + 1 and key_distance(keys[size - 1]) > widest:
                 size -= 1
     return size, computed, expanded

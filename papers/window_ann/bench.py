@@ -120,8 +120,6 @@ def windows(name: str, work: synthetic.Workload, options: dict[str, Any], powers
     size, n = segment.G.nbytes + segment.X.nbytes, len(segment.X)
     note = f"{segment.stored / n:.1f} graphs a point: {segment.G.nbytes / 1e6:.0f} MB of edges, {segment.X.nbytes / 1e6:.0f} MB of points"
     builds = [build_row("window index, all levels", built, cores, size, note)]
-    calibrated, _ = seconds(partial(index.calibrate, K))
-    builds.append(build_row("the planner's calibration", calibrated, cores, None, ""))
     others = Others(index, cores)
     speedups, chosen, whole = [], [], []
     for p in powers:

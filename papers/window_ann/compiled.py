@@ -8,7 +8,7 @@ import numpy as np
 
 from common.compiled import compiler
 
-jit = compiler(__file__, "compiled", "tree", "overlap", "beam", "vamana", "plans", "executor")
+jit = compiler(__file__, "compiled", "tree", "overlap", "beam", "twins", "vamana", "probe", "plans", "executor")
 
 from llvmlite import ir  # noqa: E402  (numba is here, or the line above has said how to get it)
 from numba.core import types  # noqa: E402

@@ -62,7 +62,6 @@ class WindowIndex:
         if not isinstance(self.shape.seed, int | np.integer) or self.shape.seed < 0:
             raise ValueError(f"seed is {self.shape.seed!r}: give a whole number of at least 0")
         check_options(self.shape.R, self.shape.L, self.shape.alpha, self.shape.start)
-        self.segments: list[Segment] = []
         self.planners: list[Planner] = []  # one a segment
         self.threads = threads
         self.method, self.metric, self.recall, self.graph_cost = method, metric, recall, graph_cost
@@ -91,25 +90,16 @@ class WindowIndex:
         """
         X, labels = self._points(X, d=0), as_labels(labels)
         _same_length(X, labels)
-        segment = self._segment(X, labels, np.arange(len(X)), progress)  # may fail: nothing of self has changed yet
+        planner = self._segment(X, labels, np.arange(len(X)), progress)  # may fail: nothing of self has changed yet
         self.built_for = content_hash(X, labels)
         self.d, self.next_id = X.shape[1], len(X)
-        self._keep([segment])
+        self.planners = [planner]
         return self
 
-    def _keep(self, segments: list[Segment]) -> None:
-        """The index is now these segments. What was measured on those that stay is kept."""
-        known = {id(planner.segment): planner for planner in self.planners}
-        self.planners = [known.get(id(segment)) or Planner(segment) for segment in segments]
-        self.segments = segments
-
-    def calibrate(self, k: int = 10) -> WindowIndex:
-        """Measure now what searches for the k nearest cost. Otherwise the first search with method auto does it."""
-        self._fitted()
-        self._check_k(k)
-        for planner in self.planners:
-            planner.calibrate(int(k))
-        return self
+    @property
+    def segments(self) -> list[Segment]:
+        """What inserts make of an index: the first is the largest, and all there is before the first insert."""
+        return [planner.segment for planner in self.planners]
 
     def _points(self, X: Any, name: str = "X", d: int | None = None) -> np.ndarray:
         """float32, checked, and of length one under the angular metric. d: columns wanted, 0 for any; the index's if None."""
@@ -139,14 +129,17 @@ class WindowIndex:
             )
         return X
 
-    def _segment(self, X, labels, ids, progress=None, graphs: bool = True) -> Segment:
+    def _segment(self, X, labels, ids, progress=None, graphs: bool = True) -> Planner:
         parts = NEEDS[self.method] if graphs else ""
         if np.all(labels[1:] >= labels[:-1]):  # a segment does not copy what is sorted, and X belongs to the caller
             own = aligned(X.shape, X.dtype)
             own[...] = X
             X, labels = own, labels.copy()
         segment = Segment(X, labels, ids, parts, self.shape, self.threads)
-        return segment.build(progress)
+        planner = Planner(segment)
+        segment.build(progress, planner.watch)
+        planner.finish()
+        return planner
 
     # ---- searching ---------------------------------------------------------------------------------------------------
 
@@ -255,7 +248,7 @@ class WindowIndex:
     def _costs(self, planner: Planner, k: int, method: str, recall: float | None) -> Costs | None:
         """What auto needs to know; nothing for recall 1, which scans."""
         target = self.recall if recall is None else recall
-        return planner.costs(k, target, self.graph_cost) if method == "auto" and target < 1 else None
+        return planner.costs(target, self.graph_cost) if method == "auto" and target < 1 else None
 
     def explain(self, lo: Any, hi: Any, closed: str = "both", k: int = 10, **options: Any) -> dict[str, Any]:
         """The plan of one window: its ranks, the method, its pieces and what auto thinks it costs, in distances.
@@ -274,7 +267,7 @@ class WindowIndex:
         chosen = Options(METHODS.index(method), options.get("beam", 40), options.get("multiply", 1), options.get("max_beam", 10_000),
                          options.get("min_ratio") or 0.0, int(options.get("compat") == "official"))  # fmt: skip
         costs = self._costs(self.planners[0], k, method, options.get("recall"))
-        pieces, number, cost = segment.explain(s, e, chosen, costs)
+        pieces, number, cost = segment.explain(s, e, int(k), chosen, costs)
         listed = [
             {"do": "scan", "ranks": (lo_, hi_)} if node == SCAN else
             {"do": "graph", "ranks": (lo_, hi_), "node": (int(segment.start[node]), int(segment.end[node])), "beam": beam}
@@ -305,10 +298,10 @@ class WindowIndex:
             raise ValueError(f"labels are {labels.dtype}, finer than the index's {kind}: round them, or fit anew")
         ids = np.arange(self.next_id, self.next_id + len(X))
         part: tuple[np.ndarray, ...] = (X, labels.astype(kind), ids)
-        kept = list(self.segments)
-        while kept and kept[-1].live < 2 * len(part[0]):
-            part = _concatenate(part, kept.pop())
-        self._keep([*kept, self._of(part)])  # only now: a build that is interrupted loses no rows
+        kept = list(self.planners)
+        while kept and kept[-1].segment.live < 2 * len(part[0]):
+            part = _concatenate(part, kept.pop().segment)
+        self.planners = [*kept, self._of(part)]  # only now: a build that is interrupted loses no rows
         self.next_id += len(X)
         return ids
 
@@ -333,10 +326,10 @@ class WindowIndex:
             )
         for segment, ranks in zip(self.segments, found, strict=True):
             segment.bury(ranks)
-        kept = [segment for segment in self.segments if segment.live]
-        self._keep([self._of(_living(s)) if 2 * s.live < len(s.X) else s for s in kept])
+        kept = [planner for planner in self.planners if planner.segment.live]
+        self.planners = [self._of(_living(p.segment)) if 2 * p.segment.live < len(p.segment.X) else p for p in kept]
 
-    def _of(self, part: tuple[np.ndarray, ...]) -> Segment:
+    def _of(self, part: tuple[np.ndarray, ...]) -> Planner:
         X, labels, ids = part
         return self._segment(X, labels, ids, graphs=len(X) > self.shape.cutoff)
 
@@ -373,9 +366,9 @@ class WindowIndex:
             s["method"], s["metric"], recall=s["recall"], graph_cost=s["graph_cost"], threads=threads, **s["shape"]
         )
         index.next_id, index.d, index.built_for = s["next_id"], s["d"], s["built_for"]
-        index.segments = [Segment.from_state(part, index.shape, index.threads) for part in state["segments"]]
-        both = zip(index.segments, state["segments"], strict=True)
-        index.planners = [Planner.from_state(segment, part) for segment, part in both]
+        parts = state["segments"]
+        segments = [Segment.from_state(part, index.shape, index.threads) for part in parts]
+        index.planners = [Planner.from_state(segment, part) for segment, part in zip(segments, parts, strict=True)]
         return index
 
     def save(self, path: str | os.PathLike) -> None:

@@ -22,18 +22,16 @@ ONE_GRAPH = "one graph, same budget"
 def make_index(cfg: Any, run: Run, work: Workload, metric: str, seed: int, **changed: Any) -> WindowIndex:
     """The index of a workload, with every graph; they are kept as a stage that all runs with the same data and options share."""
     options = {**cfg.index, **changed}
-    key = {"options": options, "metric": metric, "seed": seed, "k": cfg.search.k, "data": content_hash(work.X, np.asarray(work.labels))}  # fmt: skip
+    key = {"options": options, "metric": metric, "seed": seed, "data": content_hash(work.X, np.asarray(work.labels))}  # fmt: skip
     with user_errors():
         index = WindowIndex("auto", metric, seed=seed, threads=run.threads, graph_cost=cfg.search.graph_cost, **options)
-        state = run.stage("index_auto", _build, run, index, work, cfg.search.k, key=key, shared=True)
+        state = run.stage("index_auto", _build, run, index, work, key=key, shared=True)
         return WindowIndex.from_state(state, threads=run.threads)
 
 
-def _build(run: Run, index: WindowIndex, work: Workload, k: int) -> dict[str, Any]:
+def _build(run: Run, index: WindowIndex, work: Workload) -> dict[str, Any]:
     with run.time("build"):
         index.fit(work.X, work.labels, progress=run.progress)
-    with run.time("calibrate"):
-        index.calibrate(k)
     return index.state()
 
 

@@ -1,137 +1,164 @@
-"""What the automatic planner knows: how wide a beam reaches the wanted recall, and what that costs, measured on the index.
+"""What the automatic planner knows: how many points to expand for the wanted recall, and what that costs, measured on the index.
 
-The paper leaves the choice of method to the user. Here each piece a method might use is priced by two numbers: the size of
-its node and its blowup (node size / points of the window in it). For a few sizes and blowups the searches are really made.
-The queries are points of the data, left out of a graph that is built for the purpose (points that a graph holds are too easy
-to find in it), and from all over the data (a node's own points are too easy where labels go with places). Between what was
-measured the logarithms are interpolated.
-Prices count distances, so the same data and seed give the same plans.
+The paper leaves the choice of method to the user. Here `fit` measures, on graphs of a few sizes, how many of the r nearest
+are found by a search that expands b points (`probe.curve`). A search inside a window then looks at the place r that its k-th
+best has among all that it has seen and goes on as long as those curves ask (`executor.adapt`): where labels go with places
+it ends early, where the window is far it goes on, and gives up at the price of a scan.
+
+The queries are points that wait outside while their graph is built (points that a graph holds are too easy to find in it):
+half from among the node's own points, half from elsewhere (where labels go with places those are another kind of query). So
+measuring builds nothing, and holds for every k. Prices count distances: the same data and seed give the same plans.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 import numpy as np
 
-from papers.window_ann.plans import NEVER, Costs
+from papers.window_ann import probe
+from papers.window_ann.plans import CLOSE, FAR, NEAR, Costs
 from papers.window_ann.segment import Segment
 
-# in units of k * blowup: about so many candidates hold k points of the window
-BEAMS = (1, 1.4, 2, 2.8, 4, 5.6, 8, 11, 16)
-BLOWUPS = (1, 2, 4, 8, 16, 32)
+BEAMS = np.unique(np.ceil(2.0 ** np.arange(1, 8.6, 0.5)).astype(np.int64))  # points expanded
+RANKS = np.unique(np.round(2.0 ** np.arange(0, 8.1, 0.5)).astype(np.int64))  # the r nearest
 SIZES = 4  # node sizes that are measured
-NODES = 4  # at most so many of one size
-QUERIES = 96  # of one size
+NODES = 2  # at most so many of one size
+QUERIES = 48  # of one node, and so many from elsewhere
+NEXT_TO = 0.3
+WITHIN = 0.95
+DRIFT = 0.28  # `apart` is a third where labels are independent
+MARGIN = 0.2  # of what the wanted recall leaves to 1, added to it: what is measured on a few queries is not sure
 
 
-class Measured:
-    """beam, recall, distances: (sizes, blowups, beams); sizes: log2 of node sizes. Recall 0 where a cell was not measured."""
+class Curves(NamedTuple):
+    """sizes: (a,) log2 of node sizes; found: (3, a, beams, ranks), for queries of NEAR, FAR and CLOSE;
+    cost: (3, a, beams); reach: (a, ranks) squared distance to the r-th nearest that WITHIN of the near queries keep; apart:
+    (1,), a third where the nearest of a query have any label, less where labels go with places.
+    """
 
-    def __init__(self, sizes: np.ndarray, beam: np.ndarray, recall: np.ndarray, distances: np.ndarray):
-        self.sizes, self.beam, self.recall, self.distances = sizes, beam, recall, distances
+    sizes: np.ndarray
+    found: np.ndarray
+    cost: np.ndarray
+    reach: np.ndarray
+    apart: np.ndarray
 
     def costs(self, target: float, graph_cost: float) -> Costs:
-        """Prices of reaching `target` recall: the cheapest measured beam that does, or one interpolated between two."""
-        beam, cost = np.full(self.recall.shape[:2], 30.0), np.full(self.recall.shape[:2], NEVER)
-        for cell in np.ndindex(beam.shape):
-            recall, distances, beams = self.recall[cell], np.log2(self.distances[cell]), np.log2(self.beam[cell])
-            choices = [(distances[i], beams[i]) for i in np.flatnonzero(recall >= target)]
-            for i in np.flatnonzero((recall[:-1] < target) & (recall[1:] > target)):
-                part = (target - recall[i]) / (recall[i + 1] - recall[i])
-                choices.append(
-                    ((1 - part) * distances[i] + part * distances[i + 1], (1 - part) * beams[i] + part * beams[i + 1])
-                )
-            if choices:
-                cost[cell], beam[cell] = min(choices)
-        return Costs(
-            self.sizes, np.log2(np.array(BLOWUPS, np.float64)), beam, cost, np.array([graph_cost, 2.0 ** cost.min()])
-        )
+        """For every r the points to expand for `target` recall, interpolated between what was measured, and their price."""
+        target = target + MARGIN * (1 - target)
+        every = np.arange(RANKS[-1] + 1)
+        limits = np.ones((3, len(self.sizes), len(every)), np.int64)
+        prices = np.full(limits.shape, np.inf)
+        for where, a in np.ndindex(3, len(self.sizes)):
+            beams = np.array([_beam_for(self.found[where, a, :, r], target) for r in range(len(RANKS))])
+            beams = np.maximum.accumulate(beams)
+            log = np.interp(np.log2(np.maximum(every, 1)), np.log2(RANKS), beams)
+            if where == FAR:  # what is closer than the window is all looked at: a part of it says nothing of the rest
+                log = np.maximum(log, np.log2(np.maximum(every, 1)))
+            limits[where, a] = np.ceil(2.0 ** np.minimum(log, 40.0))
+            slope = np.log2(self.cost[where, a])
+            price = np.interp(log, np.log2(BEAMS), slope) + np.maximum(log - np.log2(BEAMS[-1]), 0)
+            prices[where, a] = 2.0**price
+        log_ranks = np.log2(np.maximum(every, 1))
+        reach = np.array([np.interp(log_ranks, np.log2(RANKS), row) for row in self.reach], np.float32)
+        return Costs(self.sizes, limits, prices, reach, np.array([graph_cost]), self.apart < DRIFT)
+
+
+def _beam_for(found: np.ndarray, target: float) -> float:
+    """log2 of the least beam with recall of at least target; where none was measured, as if the misses halved with each doubling."""
+    found = np.maximum.accumulate(found)
+    log = np.log2(BEAMS)
+    if found[0] >= target:
+        return float(log[0])
+    if found[-1] < target:
+        return float(log[-1] + np.log2((1 - found[-1]) / (1 - target)))
+    i = int(np.argmax(found >= target))
+    return float(log[i - 1] + (target - found[i - 1]) / (found[i] - found[i - 1]) * (log[i] - log[i - 1]))
 
 
 class Planner:
-    """Prices for the searches of one segment: `costs` measures them at the first call for a k."""
+    """Prices for the searches of one segment. It watches the segment being built: `segment.build(watch=planner.watch)`."""
 
-    def __init__(self, segment: Segment, measured: dict[int, Measured] | None = None):
-        self.segment, self.measured = segment, measured or {}
-        self._prices: dict[tuple[int, float, float], Costs] = {}
+    def __init__(self, segment: Segment, curves: Curves | None = None):
+        self.segment, self.curves = segment, curves
+        self._seen: dict[int, list[probe.Curve]] = {}
+        self._prices: dict[tuple[float, float], Costs] = {}
+        self._nodes = self._choose()
 
-    def calibrate(self, k: int) -> Measured:
-        """What searches for the k nearest cost, measured once. The same seed and data give the same figures."""
-        if k not in self.measured:
-            self.measured[k] = measure(self.segment, k, np.random.default_rng([self.segment.shape.seed, k]))
-        return self.measured[k]
+    def _choose(self) -> dict[int, int]:
+        """node -> which of the sizes it stands for: a few nodes of a few sizes, from the smallest to the root."""
+        segment = self.segment
+        owners = np.array(segment.owners, np.int64)
+        if not len(owners):
+            return {}
+        logs = np.log2(segment.end[owners] - segment.start[owners])
+        ladder = np.linspace(logs.min(), logs.max(), SIZES)
+        sizes = np.unique(logs[[np.argmin(abs(logs - x)) for x in ladder]])
+        chosen = {}
+        for a, size in enumerate(sizes):
+            there = owners[logs == size]
+            for i in np.unique(np.linspace(0, len(there) - 1, NODES).round().astype(int)):
+                chosen[int(there[i])] = a
+        self._sizes = sizes
+        return chosen
 
-    def costs(self, k: int, target: float, graph_cost: float) -> Costs:
-        if (k, target, graph_cost) not in self._prices:
-            self._prices[k, target, graph_cost] = self.calibrate(k).costs(target, graph_cost)
-        return self._prices[k, target, graph_cost]
+    def watch(self, node: int) -> tuple[int, Callable | None]:
+        """(how many points of a node to hold back, what to do with the graph without them)."""
+        return (QUERIES, self._measure) if node in self._nodes else (0, None)
+
+    def _measure(self, node: int, place, inside: np.ndarray, held: np.ndarray) -> None:
+        segment, n = self.segment, len(self.segment.X)
+        generator = np.random.default_rng([segment.shape.seed, node])
+        away = generator.choice(n, min(n, 2 * QUERIES), replace=False)
+        away = away[(away < place.first) | (away >= place.first + place.size)][:QUERIES]
+        near = segment.X[place.first + held]
+        far = segment.X[away] if len(away) else near
+        # next to a point: a third of the way to its tenth neighbour, in any direction
+        some = place.first + generator.permutation(np.flatnonzero(inside))[:QUERIES]
+        step = generator.standard_normal((len(some), near.shape[1]))
+        step *= NEXT_TO * probe.distance_to(segment.X, place, inside, some, 10) / np.linalg.norm(step, axis=1)[:, None]
+        close = (segment.X[some] + step).astype(np.float32)
+        beams = BEAMS[: max(2, np.searchsorted(BEAMS, place.size))]
+        self._seen[node] = [
+            probe.curve(segment.X, segment.G, place, inside, Q, beams, RANKS) for Q in (near, far, close)
+        ]
+
+    def finish(self) -> None:
+        """Put together what was seen."""
+        by_size: dict[int, list[list[probe.Curve]]] = {}
+        for node in sorted(self._seen):
+            by_size.setdefault(self._nodes[node], []).append(self._seen[node])
+        if not by_size:
+            return
+        here = sorted(by_size)
+        found = np.ones((3, len(here), len(BEAMS), len(RANKS)))
+        cost, reach = np.zeros((3, len(here), len(BEAMS))), np.empty((len(here), len(RANKS)))
+        for a, size in enumerate(here):
+            for where in (NEAR, FAR, CLOSE):
+                curves = [seen[where] for seen in by_size[size]]
+                measured = min(len(curve.cost) for curve in curves)  # wider beams than the node has points find all
+                shares = [curve.outer if where == FAR else curve.found for curve in curves]
+                found[where, a, :measured] = np.mean([share[:measured] for share in shares], axis=0)
+                cost[where, a, :measured] = np.mean([curve.cost[:measured] for curve in curves], axis=0)
+                cost[where, a, measured:] = cost[where, a, measured - 1]
+            reach[a] = np.quantile(np.concatenate([seen[NEAR].reach for seen in by_size[size]]), WITHIN, axis=0)
+        apart = np.array([np.mean([seen[NEAR].apart for seen in by_size[here[-1]]])])
+        self.curves, self._seen = Curves(self._sizes[here], found, cost, reach, apart), {}
+
+    def costs(self, target: float, graph_cost: float) -> Costs | None:
+        """What `plan` needs for a recall; None where there are no graphs."""
+        if self.curves is None:
+            return None
+        if (target, graph_cost) not in self._prices:
+            self._prices[target, graph_cost] = self.curves.costs(target, graph_cost)
+        return self._prices[target, graph_cost]
 
     def state(self) -> dict[str, np.ndarray]:
         """The arrays that `from_state` needs."""
-        state = {"k": np.array(sorted(self.measured), np.int64)}
-        for k, measured in self.measured.items():
-            state |= {f"{name}_{k}": array for name, array in vars(measured).items()}
-        return state
+        return {} if self.curves is None else {f"curves_{name}": array for name, array in self.curves._asdict().items()}
 
     @classmethod
     def from_state(cls, segment: Segment, state: dict[str, np.ndarray]) -> Planner:
-        names = ("sizes", "beam", "recall", "distances")
-        return cls(segment, {int(k): Measured(*(state[f"{name}_{k}"] for name in names)) for k in state["k"]})
-
-
-def measure(segment: Segment, k: int, generator: np.random.Generator) -> Measured:
-    """Measure nodes of SIZES sizes, at windows of each blowup and every beam. A few thousand searches, one small build a size."""
-    sizes = segment.end - segment.start
-    built = np.flatnonzero((segment.layout.graph >= 0) & (sizes >= 4 * k))
-    if not len(built):
-        cell = (1, len(BLOWUPS), len(BEAMS))
-        return Measured(np.zeros(1), np.ones(cell), np.zeros(cell), np.ones(cell))
-    logs = np.log2(sizes[built])
-    wanted = np.unique(logs[[np.argmin(abs(logs - x)) for x in np.linspace(logs.min(), logs.max(), SIZES)]])
-    cells = (len(wanted), len(BLOWUPS), len(BEAMS))
-    beams = np.broadcast_to(np.ceil(k * np.array(BLOWUPS)[:, None] * np.array(BEAMS)), cells).copy()
-    recall, distances = np.zeros(cells), np.full(cells, 2.0**NEVER)
-    for a, log in enumerate(wanted):
-        some = generator.choice(built[logs == log], min(NODES, (logs == log).sum()), replace=False)
-        number = max(1, min(QUERIES // len(some), len(segment.X) // 10))
-        probes = [held_out(segment, node, number, generator) for node in some]
-        for b, blowup in enumerate(BLOWUPS):
-            windows = [_windows(probe, Q, blowup, generator) for probe, Q in probes]
-            w = windows[0][0, 2] - windows[0][0, 1]
-            if w < 2 * k:
-                continue
-            truth = [
-                probe.search_pieces(Q, pieces * [0, 1, 1, 1, 1] + [-1, 0, 0, 0, 0], k).ids
-                for (probe, Q), pieces in zip(probes, windows, strict=True)
-            ]
-            for c in range(len(BEAMS)):
-                found, computed_mean = 0.0, 0.0
-                for (probe, Q), pieces, right in zip(probes, windows, truth, strict=True):
-                    pieces[:, 3] = beams[a, b, c]
-                    ids, _, computed, _ = probe.search_pieces(Q, pieces, k)
-                    found += ((ids[:, :, None] == right[:, None, :]) & (ids >= 0)[:, :, None]).sum() / right.size
-                    computed_mean += computed.mean()
-                recall[a, b, c], distances[a, b, c] = found / len(probes), max(computed_mean / len(probes), 1.0)
-                if (
-                    distances[a, b, c] > 4 * w or recall[a, b, c] > 0.998
-                ):  # scanning is cheaper by far, or nothing is left to win
-                    break
-        recall[a] = np.maximum.accumulate(recall[a], axis=1)
-    return Measured(wanted, beams, recall, distances)
-
-
-def held_out(segment: Segment, node: int, number: int, generator: np.random.Generator) -> tuple[Segment, np.ndarray]:
-    """`number` queries drawn from all points, as a user's are, and a segment of the node's points without them."""
-    rows = np.sort(generator.choice(len(segment.X), number, replace=False))
-    start, end = segment.start[node], segment.end[node]
-    rest = np.delete(segment.X[start:end], rows[(rows >= start) & (rows < end)] - start, axis=0)
-    ranks = np.arange(len(rest))
-    shape = segment.shape._replace(beta=2, cutoff=max(2, len(rest)), shift=0.5, overlap=2.0)
-    probe = Segment(rest, ranks, ranks, "r", shape, segment.threads)
-    return probe.build(), np.ascontiguousarray(segment.X[rows])
-
-
-def _windows(probe: Segment, Q: np.ndarray, blowup: int, generator: np.random.Generator) -> np.ndarray:
-    """A random window of 1 / blowup of the probe's points for each query, as pieces (nq, 5) on its one node."""
-    n = len(probe.X)
-    lo = generator.integers(0, n - n // blowup + 1, len(Q))
-    return np.stack([0 * lo, lo, lo + n // blowup, 0 * lo, 0 * lo + 1], 1)
+        here = "curves_sizes" in state
+        return cls(segment, Curves(*(state[f"curves_{name}"] for name in Curves._fields)) if here else None)

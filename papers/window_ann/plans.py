@@ -59,21 +59,29 @@ class Options(NamedTuple):
 
 
 class Costs(NamedTuple):
-    """What searches cost, measured (see `planner`): log2 beam and log2 distances for a node size and a blowup.
+    """What searches for the r nearest of a graph need and cost, measured (see `planner`); r up to len - 1, beyond it in proportion.
 
-    sizes: (a,) log2 node sizes, ascending; blowups: (b,) log2; beam, cost: (a, b); graph: (2,), how many scanned distances
-    one distance of a graph search is worth, and the least distances of any search.
+    sizes: (a,) log2 node sizes, ascending; limits: (3, a, r) int64 points to expand, for queries of NEAR, FAR and CLOSE;
+    prices: (3, a, r) float64 distances; reach: (a, r) float32, the squared distance to the r-th nearest that few NEAR queries
+    pass; graph: (1,), how many scanned distances one of a graph search is worth; drift: (1,) bool, labels go with places.
     """
 
     sizes: np.ndarray
-    blowups: np.ndarray
-    beam: np.ndarray
-    cost: np.ndarray
+    limits: np.ndarray
+    prices: np.ndarray
+    reach: np.ndarray
     graph: np.ndarray
+    drift: np.ndarray
+
+
+NEAR, FAR, CLOSE = 0, 1, 2  # queries like a node's points; like points elsewhere; next to one of its points
+CLOSER = np.float32(0.12)  # CLOSE: the nearest is at less than this part of the k-th squared distance
+ADAPT = 0  # in place of a piece's multiply: expand as many points as what is seen asks for
 
 
 def no_costs() -> Costs:
-    return Costs(np.zeros(1), np.zeros(1), np.zeros((1, 1)), np.full((1, 1), NEVER), np.array([1.0, 2.0**NEVER]))
+    table, none = (3, 1, 2), np.full((1, 2), np.inf, np.float32)
+    return Costs(np.zeros(1), np.ones(table, np.int64), np.full(table, np.inf), none, np.ones(1), np.zeros(1, np.bool_))
 
 
 @jit
@@ -163,94 +171,75 @@ def plan_single(layout, method, s, e, options, pieces):
 
 
 @jit
-def lookup(table, costs, x, y):
-    """Bilinear in (log2 size, log2 blowup), clamped in size; beyond the last blowup the value doubles as the blowup does."""
-    i = 0
-    while i + 2 < len(costs.sizes) and costs.sizes[i + 1] <= x:
-        i += 1
-    j = 0
-    while j + 2 < len(costs.blowups) and costs.blowups[j + 1] <= y:
-        j += 1
-    beyond = max(0.0, y - costs.blowups[-1])
-    a = b = 0.0
-    i1, j1 = min(i + 1, len(costs.sizes) - 1), min(j + 1, len(costs.blowups) - 1)
-    if i1 > i:
-        a = min(1.0, max(0.0, (x - costs.sizes[i]) / (costs.sizes[i1] - costs.sizes[i])))
-    if j1 > j:
-        b = min(1.0, max(0.0, (y - costs.blowups[j]) / (costs.blowups[j1] - costs.blowups[j])))
-    low = (1 - a) * table[i, j] + a * table[i1, j]
-    high = (1 - a) * table[i, j1] + a * table[i1, j1]
-    return (1 - b) * low + b * high + beyond
+def size_row(costs, size):
+    """The measured size that stands for a node: the next larger one."""
+    a, x = 0, np.log2(np.float64(size)) - 0.1
+    while a + 1 < len(costs.sizes) and costs.sizes[a] < x:
+        a += 1
+    return a
 
 
 @jit
-def piece_cost(layout, live, costs, node, lo, hi):
-    """(cost, log2 beam) of answering [lo, hi) on a node, by what was measured; a scan costs hi - lo, with beam 0."""
-    w = np.float64(hi - lo)
-    if node == SCAN or layout.graph[node] < 0:
-        return w, 0.0
-    x = np.log2(np.float64(layout.end[node] - layout.start[node]))
-    y = x - np.log2(max(np.float64(live[hi] - live[lo]), 1.0))
-    cost = costs.graph[0] * 2.0 ** min(lookup(costs.cost, costs, x, y), NEVER)
-    if cost >= w:
-        return w, 0.0
-    return cost, lookup(costs.beam, costs, x, y)
+def limit_of(limits, where, r):
+    """How many points to expand for the r nearest. limits: (3, r) int64."""
+    last = limits.shape[1] - 1
+    return limits[where, r] if r <= last else limits[where, last] * (1 + (r - 1) // last)
 
 
 @jit
-def price(layout, live, costs, pieces, count, limit):
-    """What a plan will cost when each of its pieces is done the cheaper way; stops counting at `limit`."""
-    total = 0.0
-    for i in range(count):
-        cost, _ = piece_cost(layout, live, costs, pieces[i, 0], pieces[i, 1], pieces[i, 2])
-        total += cost
-        if total >= limit:
-            break
-    return total
+def price_of(layout, live, costs, where, node, lo, hi, k):
+    """What the k nearest in [lo, hi) cost on a node's graph, in scanned distances, if they are spread among the node's."""
+    w, size = live[hi] - live[lo], layout.end[node] - layout.start[node]
+    if layout.graph[node] < 0 or w <= k:
+        return np.inf
+    prices = costs.prices[where, size_row(costs, size)]
+    r, last = k * size / w, len(prices) - 1
+    if r >= last:
+        return costs.graph[0] * prices[last] * r / last
+    i = np.int64(r)
+    return costs.graph[0] * (prices[i] + (r - i) * (prices[i + 1] - prices[i]))
 
 
 @jit
-def settle(layout, live, costs, pieces, count, max_beam):
-    """Give each graph piece its calibrated beam, or make it a scan where that is cheaper."""
-    for i in range(count):
-        _, beam = piece_cost(layout, live, costs, pieces[i, 0], pieces[i, 1], pieces[i, 2])
-        if beam == 0.0 or beam > np.log2(np.float64(max_beam)):
-            pieces[i, 0] = SCAN
-        else:
-            pieces[i, 3] = np.int64(np.ceil(2.0**beam))
-            pieces[i, 4] = 1
+def plan(layout, live, costs, s, e, k, options, pieces, spare):
+    """The pieces of options.method, or what auto takes; returns (how many, which method, cost in scanned distances).
 
-
-@jit
-def plan(layout, live, costs, s, e, options, pieces, spare):
-    """The pieces of options.method, or of the cheapest method by `costs`; returns (how many, which method, cost).
-
-    Planning must cost less than it saves, so what cannot win is not priced: nothing below the price of the cheapest search;
-    of the two single nodes around the window the smaller one; several nodes only where the single one costs over twice
-    what a node of exactly the window would.
+    auto takes the smaller of the two single nodes around the window, or a scan where that is cheaper. What it does where
+    a search finds nothing of the window, `executor` decides.
     """
     if options.method != AUTO:
         return plan_single(layout, options.method, s, e, options, pieces), options.method, 0.0
+    w = np.float64(live[e] - live[s])
     count = plan_single(layout, PREFILTER, s, e, options, pieces)
-    best, least = PREFILTER, np.float64(e - s)
-    if least <= costs.graph[0] * costs.graph[1]:
-        return count, best, least
+    if w <= costs.graph[0] * costs.prices[NEAR, 0, min(k, costs.prices.shape[2] - 1)]:
+        return count, PREFILTER, w
     row, bucket = smallest_row(layout.size, layout.shift, layout.counts, s, e)
     node, method = layout.number[row] + bucket, SUPER
     inner = smallest_containing(layout.offsets, layout.first, s, e)
     if layout.end[inner] - layout.start[inner] < layout.end[node] - layout.start[node]:
         node, method = inner, OPTIMIZED
-    cost, _ = piece_cost(layout, live, costs, node, s, e)
-    if cost < least:
-        best, least = method, cost
-        count = add(pieces, 0, node, s, e, 0, 1)
-    exact = costs.graph[0] * 2.0 ** min(lookup(costs.cost, costs, np.log2(np.float64(e - s)), 0.0), NEVER)
-    if least > 2 * exact:
-        for several in (TREE, THREE_SPLIT):
-            number = plan_single(layout, several, s, e, options, spare)
-            cost = price(layout, live, costs, spare, number, least)
-            if cost < least:
-                best, least, count = several, cost, number
-                pieces[:number] = spare[:number]
-    settle(layout, live, costs, pieces, count, options.max_beam)
-    return count, best, least
+    cost = price_of(layout, live, costs, NEAR, node, s, e, k)
+    if cost >= w:
+        return count, PREFILTER, w
+    return add(pieces, 0, node, s, e, np.int64(w / costs.graph[0]), ADAPT), method, cost
+
+
+@jit
+def plan_several(layout, live, costs, s, e, k, options, pieces):
+    """Where the one node around a window shows little of it: the tree's nodes inside it, or a scan. Returns (how many pieces, cost).
+
+    A node is searched where that is cheaper than its points, and all of them where they are cheaper than the window's.
+    """
+    w, total = np.float64(live[e] - live[s]), 0.0
+    count = plan_tree(layout, s, e, options, pieces, 0)
+    for i in range(count):
+        node, lo, hi = pieces[i, 0], pieces[i, 1], pieces[i, 2]
+        own = np.float64(live[hi] - live[lo])
+        cost = own if node == SCAN else price_of(layout, live, costs, FAR, node, lo, hi, max(1, np.int64(k * own / w)))
+        pieces[i, 3], pieces[i, 4] = np.int64(own), ADAPT
+        if cost >= own:
+            cost, pieces[i, 0] = own, SCAN
+        total += cost
+    if total < 0.8 * w:
+        return count, total
+    return add(pieces, 0, SCAN, s, e, 0, 0), w

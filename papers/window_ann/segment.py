@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import os
 import queue
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from functools import cache
+from functools import cache, partial
 from typing import NamedTuple
 
 import numpy as np
 
-from papers.window_ann import executor, vamana
+from papers.window_ann import executor, probe, twins, vamana
 from papers.window_ann.beam import Answers, Place, Scratch, no_answers, scratch
 from papers.window_ann.compiled import aligned
 from papers.window_ann.executor import Asked, Graphs, Points
 from papers.window_ann.overlap import OverlappingRows
-from papers.window_ann.plans import AUTO, Costs, Layout, Options, no_costs, piece_room, plan
+from papers.window_ann.plans import Costs, Layout, Options, no_costs, piece_room, plan
 from papers.window_ann.tree import Tree
 
 # what each method searches: the root's graph, the tree's, the overlapping rows'
@@ -29,7 +30,14 @@ NEEDS = {
     "super_postfilter": "ro",
     "auto": "rto",
 }
-NO_PIECES = np.empty((0, 5), np.int64)
+Watch = Callable[
+    [int], tuple[int, Callable | None]
+]  # node -> (points to hold back, what looks at its graph without them)
+CHECKED = 16  # points that every graph must find the neighbours of before it takes them in
+FINE = 0.95  # of their ten nearest, by a search that expands 40 points: below, hubs may be in the way
+SOUND = 0.75  # below, a graph is built again, more densely
+DENSER = 1.2  # with at least this alpha and twice the build beam
+POOR = 0.5  # below, the user is told
 LARGE = 4096  # a node of more points is built by all threads together, smaller ones side by side
 
 
@@ -75,8 +83,9 @@ class Segment:
         self.overlap = OverlappingRows(len(X), shape.overlap, shape.cutoff, shape.shift)
         self._lay_out()
         self.G = np.empty((0, 1), np.int32)
-        self.points = Points(self.X, np.arange(len(X) + 1))
+        self.points = Points(self.X, np.arange(len(X) + 1), twins.find(self.X))
         self.repaired = 0
+        self.health: dict[int, float] = {}  # node -> recall@10 of a search that expands 40 points, when it was built
         self._scratch: queue.SimpleQueue = queue.SimpleQueue()
 
     def _lay_out(self) -> None:
@@ -108,28 +117,75 @@ class Segment:
 
     # ---- building ----------------------------------------------------------------------------------------------------
 
-    def build(self, progress: Callable[[Iterable, str], Iterable] | None = None) -> Segment:
-        """Build the graph of every node that is wanted. The same seed gives the same graphs on any number of threads."""
+    def build(self, progress: Callable[[Iterable, str], Iterable] | None = None, watch: Watch | None = None) -> Segment:
+        """Build the graph of every node that is wanted. The same seed gives the same graphs on any number of threads.
+
+        watch: which nodes hold back points, and who looks at their graphs meanwhile (`Planner.watch`).
+        """
         track = progress or (lambda nodes, description: nodes)
         self.G = aligned((self.stored, self.shape.R), np.int32)
         large = [node for node in self.owners if self.end[node] - self.start[node] > LARGE]
         small = [node for node in self.owners if self.end[node] - self.start[node] <= LARGE]
+        build_small = partial(self._build_node, watch)
         with ThreadPoolExecutor(self.threads) as pool:
             for node in track(large, "graphs of large nodes"):
-                self.repaired += self._build_node(node, pool.map, self.threads)
-            for added in track(_Sized(pool.map(self._build_node, small), len(small)), "graphs of small nodes"):
+                self.repaired += self._build_node(watch, node, pool.map, self.threads)
+            for added in track(_Sized(pool.map(build_small, small), len(small)), "graphs of small nodes"):
                 self.repaired += added
         for node, owner in self.owner.items():
             self.layout.entry[node] = self.layout.entry[owner]
+        self._warn()
         return self
 
-    def _build_node(self, node: int, run: Callable = map, workers: int = 1) -> int:
+    def _build_node(self, watch: Watch | None, node: int, run: Callable = map, workers: int = 1) -> int:
+        """A graph is built again, more densely, where it finds too little of points that it does not hold yet."""
         start, end = int(self.start[node]), int(self.end[node])
-        generator = np.random.default_rng([self.shape.seed, start, end])  # a node's graph depends on its range alone
         entry = vamana.medoid(self.X[start:end]) if self.shape.start == "medoid" else 0
-        self.layout.entry[node] = entry
-        place = Place(start, end - start, int(self.layout.graph[node]), entry)
-        return vamana.build_into(self.X, self.G, place, self.shape.L, self.shape.alpha, generator, run, workers)
+        self.layout.entry[node] = twins.first_equal(self.points.twins, start + entry, start) - start
+        place = executor.place_of(self.layout, node)
+        there = twins.representatives(self.points.twins, start, end - start)
+        held, look = watch(node) if watch else (0, None)
+        held = min(max(held, CHECKED), int(there.sum()) // 8)
+        look_at = partial(self._examine, node, place, there, look) if held else None
+        rows, mute = slice(place.row, place.row + place.size), vamana.NO_HUBS
+        L, alpha, kept = self.shape.L, self.shape.alpha, None
+        while True:
+            before = self.health.get(node)
+            generator = np.random.default_rng(
+                [self.shape.seed, start, end]
+            )  # a node's graph depends on its range alone
+            added = vamana.build_into(self.X, self.G, place, self.points.twins, L, alpha, generator, run, workers, held=held,
+                                      probe=look_at, mute=mute)  # fmt: skip
+            if not held:
+                break
+            if kept and self.health[node] == before:  # no better than it was
+                self.G[rows], added = kept
+            if L > self.shape.L:
+                break
+            known, extreme = vamana.hubs(self.G[rows]) if not len(mute) else (mute, False)
+            if len(mute) or not known.any() or not (extreme or self.health[node] < FINE):
+                if self.health[node] >= SOUND:
+                    break
+                L, alpha = 2 * L, max(alpha, DENSER)
+            mute, kept = known, (self.G[rows].copy(), added)
+        return int(added)
+
+    def _examine(self, node: int, place: Place, there: np.ndarray, look: Callable | None, held: np.ndarray) -> None:
+        inside = there.copy()
+        inside[held] = False
+        Q = self.X[place.first + held[:CHECKED]]
+        found = float(probe.curve(self.X, self.G, place, inside, Q, np.array([40]), np.array([10])).found[0, 0])
+        if found > self.health.get(node, -1.0):
+            self.health[node] = found
+            if look is not None:
+                look(node, place, inside, held)
+
+    def _warn(self) -> None:
+        poor = [node for node, found in self.health.items() if found < POOR]
+        if poor:
+            worst = min(self.health[node] for node in poor)
+            warnings.warn(f"{len(poor)} of {len(self.health)} graphs find few of the neighbours of points they do not hold (the worst "
+                          f"{worst:.2f} of them): searches will be wide, or scans; more edges (R) and a wider build beam (L) help", stacklevel=2)  # fmt: skip
 
     # ---- searching ---------------------------------------------------------------------------------------------------
 
@@ -138,17 +194,11 @@ class Segment:
         return Graphs(self.G, self.layout)
 
     def search(self, asked: Asked, k: int, options: Options, costs: Costs | None = None) -> Answers:
-        """Ranks, squared distances, distances computed and methods chosen."""
-        return self._spread(asked, k, options, costs or no_costs(), NO_PIECES)
+        """Ranks, squared distances, distances computed and methods chosen.
 
-    def search_pieces(self, Q: np.ndarray, pieces: np.ndarray, k: int) -> Answers:
-        """One piece for each query: what the planner measures. pieces: (nq, 5) int64."""
-        none = np.zeros(len(Q), np.int64)
-        return self._spread(Asked(Q, none, none), k, Options(AUTO, 1, 1, 10_000, 0.0, 0), no_costs(), pieces)
-
-    def _spread(self, asked: Asked, k: int, options: Options, costs: Costs, given: np.ndarray) -> Answers:
-        """Cut the batch into parts and give them to threads; a query's answer does not depend on the cutting."""
-        nq = len(asked.Q)
+        The batch is cut into parts, which threads take; a query's answer does not depend on the cutting.
+        """
+        nq, costs = len(asked.Q), costs or no_costs()
         answers, graphs = no_answers(nq, k, options.method), self.graphs
         size = max(1, -(-nq // (8 * self.threads)) if self.threads > 1 else min(nq, 4096))  # Ctrl-C waits for a part
         widest = min(options.max_beam, len(self.X))
@@ -156,9 +206,7 @@ class Segment:
         def part(i: int) -> None:
             cut = slice(i, i + size)
             work = self._borrow(widest)
-            executor.search_part(
-                self.points, graphs, costs, asked.part(cut), options, given[cut], answers.part(cut), work
-            )
+            executor.search_part(self.points, graphs, costs, asked.part(cut), options, answers.part(cut), work)
             self._scratch.put(work)
 
         self.in_threads(part, range(0, nq, size))
@@ -190,11 +238,11 @@ class Segment:
             work = scratch(len(self.X), beam, max(self.G.shape[1], 1))
         return work
 
-    def explain(self, s: int, e: int, options: Options, costs: Costs | None) -> tuple[np.ndarray, int, float]:
+    def explain(self, s: int, e: int, k: int, options: Options, costs: Costs | None) -> tuple[np.ndarray, int, float]:
         """(pieces, method, estimated cost) of one window."""
         room = piece_room(self.layout)
         pieces, spare = np.empty((room, 5), np.int64), np.empty((room, 5), np.int64)
-        count, method, cost = plan(self.layout, self.points.live, costs or no_costs(), s, e, options, pieces, spare)
+        count, method, cost = plan(self.layout, self.points.live, costs or no_costs(), s, e, k, options, pieces, spare)
         return pieces[:count], int(method), float(cost)
 
     # ---- deleting, storing -------------------------------------------------------------------------------------------

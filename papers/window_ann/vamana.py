@@ -16,8 +16,10 @@ from papers.window_ann.beam import (
     LOW,
     ONE,
     Place,
+    Scratch,
     as_key,
     beam_search,
+    insert,
     key_distance,
     key_id,
     no_answers,
@@ -25,13 +27,29 @@ from papers.window_ann.beam import (
     squared_between,
 )
 from papers.window_ann.compiled import jit
+from papers.window_ann.twins import Twins, class_of, find, first_equal, representatives, stands_for_itself
+
+
+class How(NamedTuple):
+    """How points are linked. L: build beam; alpha2: of RobustPrune, squared; mute: (size,) bool, points that hide no others, or empty."""
+
+    L: int
+    alpha2: np.float32
+    mute: np.ndarray
+
+
+NO_HUBS = np.empty(0, np.bool_)
+HUB = 3
 
 
 class Graph(NamedTuple):
-    """neighbors: (n, R) int32, nearest first, -1 after the last; entry: where every search starts."""
+    """neighbors: (n, R) int32, nearest first, -1 after the last; entry: where every search starts; twins: equal rows, of
+    which the first has the edges.
+    """
 
     neighbors: np.ndarray
     entry: int
+    twins: Twins
 
 
 # ---- build -----------------------------------------------------------------------------------------------------------
@@ -50,8 +68,8 @@ def sort_keys(keys, n):
 
 
 @jit
-def robust_prune(X, first, p, keys, n, alpha2, kept):
-    """RobustPrune: of the sorted candidates keys[:n] keep, closest first, those that no kept one hides.
+def robust_prune(X, first, p, keys, n, alpha2, mute, kept):
+    """RobustPrune: of the sorted candidates keys[:n] keep, closest first, those that no kept one hides; hubs (mute) hide none.
 
     A kept p* hides p' where alpha d(p*, p') <= d(p, p'), on true distances (alpha2 = alpha^2 acts on squared ones).
     kept: (R,) int32, filled with local ids; returns the degree, at most R.
@@ -67,7 +85,9 @@ def robust_prune(X, first, p, keys, n, alpha2, kept):
         limit = key_distance(key)
         hidden = False
         for t in range(degree):
-            if alpha2 * squared_between(X, first + kept[t], first + c) <= limit:
+            if alpha2 * squared_between(X, first + kept[t], first + c) <= limit and not (
+                len(mute) > 0 and mute[kept[t]]
+            ):
                 hidden = True
                 break
         if not hidden:
@@ -79,13 +99,13 @@ def robust_prune(X, first, p, keys, n, alpha2, kept):
 
 
 @jit
-def propose(X, G, place, points, L, alpha2, out, work):
+def propose(X, G, place, points, how, out, work):
     """Out-edges of each of `points` against the graph as it is: search for it, then RobustPrune what was expanded."""
-    first, row = place.first, place.row
+    first, row, L, alpha2, mute = place.first, place.row, how.L, how.alpha2, how.mute
     keys = np.empty(len(work.visited) + G.shape[1], np.uint64)
     for i in range(len(points)):
         p = points[i]
-        _, _, expanded = beam_search(X, G, place, X[first + p], L, L, 0.0, work)
+        _, _, expanded = beam_search(X, G, place, X[first + p], L, L, work)
         n = min(expanded, len(work.visited))
         keys[:n] = work.visited[:n]
         for t in range(G.shape[1]):
@@ -96,13 +116,13 @@ def propose(X, G, place, points, L, alpha2, out, work):
             n += 1
         sort_keys(keys, n)
         out[i, :] = -1
-        robust_prune(X, first, p, keys, n, alpha2, out[i])
+        robust_prune(X, first, p, keys, n, alpha2, mute, out[i])
 
 
 @jit
-def add_edges(X, G, place, pairs, alpha2):
+def add_edges(X, G, place, pairs, how):
     """Add edges `target << 32 | source` (sorted): target -> source, pruning where the degree would pass R."""
-    first, row, R = place.first, place.row, G.shape[1]
+    first, row, R, alpha2, mute = place.first, place.row, G.shape[1], how.alpha2, how.mute
     i = 0
     while i < len(pairs):
         target = np.int64(pairs[i] >> HALF)
@@ -132,19 +152,22 @@ def add_edges(X, G, place, pairs, alpha2):
         else:
             sort_keys(keys, n)
             edges[:] = -1
-            robust_prune(X, first, target, keys, n, alpha2, edges)
+            robust_prune(X, first, target, keys, n, alpha2, mute, edges)
         i = end
 
 
 @jit
-def finish(X, G, place, L, work):
-    """Make every point reachable from the entry, and sort each list by distance. Returns the number of edges added.
+def finish(X, G, place, twins, L, work):
+    """Make every point that has edges reachable from the entry, and sort each list by distance. Returns the number of edges added.
 
     An unreachable point gets an edge from the closest reachable one that has room, or that has an edge which the
-    breadth-first tree from the entry does not use (duplicates of a point are the usual case: RobustPrune keeps one).
+    breadth-first tree from the entry does not use.
     """
     first, m, row, entry, R = place.first, place.size, place.row, place.entry, G.shape[1]
     parent = np.full(m, -1, np.int32)
+    for i in range(m):
+        if not stands_for_itself(twins, first + i, first) or (G[row + i, 0] < 0 and i != entry):
+            parent[i] = i  # an equal row is in the graph, or the point is not yet
     queue = np.empty(m, np.int32)
     parent[entry] = entry
     queue[0] = entry
@@ -165,7 +188,7 @@ def finish(X, G, place, L, work):
             todo += 1
         if todo == m:
             break
-        size, _, _ = beam_search(X, G, place, X[first + todo], L, L, 0.0, work)
+        size, _, _ = beam_search(X, G, place, X[first + todo], L, L, work)
         hung = False
         for i in range(size + tail):  # the closest ones found, then any reachable point
             u = key_id(work.keys[i]) if i < size else np.int64(queue[i - size])
@@ -201,42 +224,66 @@ def medoid(X: np.ndarray) -> int:
     return int(np.argmin(((X - mean) ** 2).sum(axis=1)))
 
 
-def build_into(X, G, place: Place, L: int, alpha: float, generator: np.random.Generator,
-               run: Callable[[Callable, Iterable], Iterable] = map, workers: int = 1, batch: float = 0.02) -> int:  # fmt: skip
+def build_into(X, G, place: Place, twins: Twins, L: int, alpha: float, generator: np.random.Generator,
+               run: Callable[[Callable, Iterable], Iterable] = map, workers: int = 1, batch: float = 0.02, held: int = 0,
+               probe: Callable[[np.ndarray], None] | None = None, mute: np.ndarray = NO_HUBS) -> int:  # fmt: skip
     """Build the graph of a place. Returns the number of edges the repair added.
 
     Points enter in a random order, in batches that double up to `batch` m. All points of a batch see the graph as it was
     before the batch, so the result does not depend on how `run` (map, or a pool's map over `workers` threads) spreads them.
+    The last `held` points wait until `probe(their local ids)` has looked at the graph without them.
     """
     m, row = place.size, place.row
     G[row : row + m] = -1
     order = generator.permutation(m).astype(np.int32)
-    alpha2 = np.float32(alpha * alpha)
-    L = min(L, max(m, 2))
-    R = G.shape[1]
-    works = [scratch(m, L, R, visited=4 * L + 64) for _ in range(workers)]
-    largest, done, size = max(1, int(batch * m)), 0, 1
-    while done < m:
-        points = order[done : done + size]
-        out = np.empty((len(points), R), np.int32)
-        parts = [slice(i * len(points) // workers, (i + 1) * len(points) // workers) for i in range(workers)]
-        list(run(partial(_propose_part, X, G, place, points, L, alpha2, out), parts, works))
-        G[row + points] = out
-        source = np.broadcast_to(points[:, None], out.shape)[out >= 0].astype(np.uint64)
-        pairs = np.sort((out[out >= 0].astype(np.uint64) << HALF) | source)
-        cuts = [0] + [_next_target(pairs, i * len(pairs) // workers) for i in range(1, workers)] + [len(pairs)]
-        shares = [pairs[a:b] for a, b in zip(cuts, cuts[1:], strict=False)]
-        list(run(partial(_add_part, X, G, place, alpha2), shares))
-        done, size = done + len(points), min(2 * size, largest)
-    return int(finish(X, G, place, L, works[0]))
+    order = order[representatives(twins, place.first, m)[order]]
+    late, many = len(order) - held, max(1, int(batch * m))
+    if held and place.entry in order[late:]:  # every search begins there
+        order[np.flatnonzero(order == place.entry)[0]], order[0] = order[0], place.entry
+    how = How(min(L, max(m, 2)), np.float32(alpha * alpha), mute)
+    works = [scratch(m, how.L, G.shape[1], visited=4 * how.L + 64) for _ in range(workers)]
+    done, size = 0, 1
+    while done < late:
+        _insert(X, G, place, order[done : min(done + size, late)], how, works, run)
+        done, size = min(done + size, late), min(2 * size, many)
+    if probe is not None:
+        finish(X, G, place, twins, how.L, works[0])
+        probe(order[late:])
+    while done < len(order):
+        _insert(X, G, place, order[done : done + size], how, works, run)
+        done += size
+    return int(finish(X, G, place, twins, how.L, works[0]))
 
 
-def _propose_part(X, G, place, points, L, alpha2, out, part: slice, work) -> None:
-    propose(X, G, place, points[part], L, alpha2, out[part], work)
+def _insert(X, G, place: Place, points: np.ndarray, how: How, works: list[Scratch], run: Callable) -> None:
+    """One batch: each point's edges against the graph as it is, then the edges back."""
+    workers = len(works)
+    out = np.empty((len(points), G.shape[1]), np.int32)
+    parts = [slice(i * len(points) // workers, (i + 1) * len(points) // workers) for i in range(workers)]
+    list(run(partial(_propose_part, X, G, place, points, how, out), parts, works))
+    G[place.row + points] = out
+    source = np.broadcast_to(points[:, None], out.shape)[out >= 0].astype(np.uint64)
+    pairs = np.sort((out[out >= 0].astype(np.uint64) << HALF) | source)
+    cuts = [0] + [_next_target(pairs, i * len(pairs) // workers) for i in range(1, workers)] + [len(pairs)]
+    list(run(partial(_add_part, X, G, place, how), [pairs[a:b] for a, b in zip(cuts, cuts[1:], strict=False)]))
 
 
-def _add_part(X, G, place, alpha2, pairs) -> None:
-    add_edges(X, G, place, pairs, alpha2)
+def _propose_part(X, G, place, points, how, out, part: slice, work) -> None:
+    propose(X, G, place, points[part], how, out[part], work)
+
+
+def _add_part(X, G, place, how, pairs) -> None:
+    add_edges(X, G, place, pairs, how)
+
+
+def hubs(neighbors: np.ndarray) -> tuple[np.ndarray, bool]:
+    """Which points of a graph (n, R) more than HUB times R others have an edge to, (n,) bool; whether one has a quarter of all.
+
+    A point close to the middle of data on a sphere is everybody's neighbour and hides everybody from everybody else.
+    """
+    n, R = neighbors.shape
+    known = np.bincount(neighbors[neighbors >= 0], minlength=n)
+    return known > HUB * R, bool(known.max() > max(n / 4, HUB * R))
 
 
 def _next_target(pairs: np.ndarray, i: int) -> int:
@@ -262,9 +309,10 @@ def build(X: np.ndarray, R: int = 32, L: int = 64, alpha: float = 1.0, seed: int
     if not np.isfinite(X).all():
         raise ValueError("X has NaN or infinite values: drop those rows")
     G = np.empty((len(X), R), np.int32)
-    entry = medoid(X) if start == "medoid" else 0
-    build_into(X, G, Place(0, len(X), 0, entry), L, alpha, np.random.default_rng(seed))
-    return Graph(G, entry)
+    twins = find(X)
+    entry = first_equal(twins, medoid(X)) if start == "medoid" else 0
+    build_into(X, G, Place(0, len(X), 0, entry), twins, L, alpha, np.random.default_rng(seed))
+    return Graph(G, entry, twins)
 
 
 def check_options(R: int, L: int, alpha: float, start: str = "medoid") -> None:
@@ -277,13 +325,24 @@ def check_options(R: int, L: int, alpha: float, start: str = "medoid") -> None:
 
 
 @jit
-def search_all(X, G, place, Q, beam, cut, answers, work):
+def search_all(X, G, place, twins, Q, beam, cut, answers, work):
     k = answers.ids.shape[1]
+    top = np.empty(k + 1, np.uint64)
     for i in range(len(Q)):
-        size, answers.computed[i], _ = beam_search(X, G, place, Q[i], beam, k, cut, work)
-        for t in range(min(k, size)):
-            answers.ids[i, t] = key_id(work.keys[t])
-            answers.distances[i, t] = np.sqrt(key_distance(work.keys[t]))
+        size, answers.computed[i], _ = beam_search(X, G, place, Q[i], beam, beam, work, k, cut)
+        found = 0
+        for t in range(size):
+            c = class_of(twins, key_id(work.keys[t]))
+            if c < 0:
+                found, _ = insert(top, found, k, work.keys[t] & ~ONE)
+            else:
+                for j in range(twins.start[c], min(twins.start[c + 1], twins.start[c] + k)):
+                    found, _ = insert(top, found, k, as_key(key_distance(work.keys[t]), twins.ranks[j]))
+            if found == k:
+                break
+        for t in range(found):
+            answers.ids[i, t] = key_id(top[t])
+            answers.distances[i, t] = np.sqrt(key_distance(top[t]))
 
 
 def search(
@@ -301,5 +360,6 @@ def search(
         raise ValueError(f"k is {k}: give 1 to {len(X)}")
     answers, beam = no_answers(len(Q), k), min(max(beam, k), len(X))
     work = scratch(len(X), beam, graph.neighbors.shape[1])
-    search_all(X, graph.neighbors, Place(0, len(X), 0, graph.entry), Q, beam, float(cut), answers, work)
+    place = Place(0, len(X), 0, graph.entry)
+    search_all(X, graph.neighbors, place, graph.twins, Q, beam, float(cut), answers, work)
     return answers.ids, answers.distances, answers.computed

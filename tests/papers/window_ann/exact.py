@@ -3,16 +3,18 @@
 import numpy as np
 
 from papers.window_ann import WindowIndex
+from papers.window_ann.twins import representatives
 
 
 def complete(index: WindowIndex) -> WindowIndex:
-    """Replace the edges of every graph by all edges; the index must have been built with R = n - 1."""
+    """Replace the edges of every graph by all edges between distinct points; the index must have been built with R = n - 1."""
     for segment in index.segments:
         for node in segment.owners:
             m, row = int(segment.end[node] - segment.start[node]), int(segment.layout.graph[node])
-            others = np.arange(m)[None, :] + (np.arange(m)[None, :] >= np.arange(m)[:, None])
+            there = np.flatnonzero(representatives(segment.points.twins, int(segment.start[node]), m))
             segment.G[row : row + m] = -1
-            segment.G[row : row + m, : m - 1] = others[:, : m - 1]
+            for i in there:
+                segment.G[row + i, : len(there) - 1] = there[there != i]
     return index
 
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from papers.window_ann import WindowIndex, metrics, synthetic
-from papers.window_ann.planner import held_out
 from papers.window_ann.plans import METHODS
 
 SMALL = {"cutoff": 40, "R": 8, "L": 16, "threads": 1}
@@ -178,12 +177,6 @@ def test_the_planner_scans_small_windows_and_uses_a_graph_for_large_ones(index):
 def test_plans_are_the_same_after_the_same_fit(work, index):
     other = WindowIndex(cutoff=100, R=12, L=24, threads=1, graph_cost=index.graph_cost).fit(work.X, work.labels)
     assert index.explain(0.2, 0.6) == other.explain(0.2, 0.6)
-
-
-def test_calibration_queries_are_not_in_the_graph_they_are_asked_of(index):
-    probe, Q = held_out(index.segments[0], 0, 50, np.random.default_rng(0))
-    assert len(probe.X) + len(Q) == 2000
-    assert not (probe.X[:, None] == Q[None, :5]).all(2).any()
 
 
 # ---- inserts and deletes ---------------------------------------------------------------------------------------------
