@@ -24,7 +24,7 @@ def bench(quick: bool = False) -> dict[str, list[dict[str, Any]]]:
 
 
 def _training_step(repeats: int, steps: int) -> list[dict[str, Any]]:
-    """ERM against hard and resilient constraints, a vanilla Transformer of width 32 on the synthetic series."""
+    """ERM against hard and resilient constraints (and Adam's memory rescaled), a vanilla Transformer of width 32 on the synthetic series."""
     import numpy as np
     import torch
 
@@ -39,19 +39,21 @@ def _training_step(repeats: int, steps: int) -> list[dict[str, Any]]:
     windows = Windows(torch.randn(1000, C, generator=generator), torch.zeros(1000, 4), torch.arange(800), 96, 48, T)
     batch = windows.batch(torch.arange(32))
 
-    def contestant(weighting: Any) -> Callable[[], None]:
+    def contestant(weighting: Any, state: str = "as_is") -> Callable[[], None]:
         torch.manual_seed(0)
         forecaster = build_forecaster("transformer", Shape(C, 4, 96, 48, T), d_model=32, heads=4, d_ff=64)
-        module = ConstrainedTraining(WindowLosses(forecaster), weighting, lr=1e-4)
+        module = ConstrainedTraining(WindowLosses(forecaster), weighting, lr=1e-4, optimiser_state=state)
         adam = module.configure_optimizers()["optimizer"]
 
         def run() -> None:
             for _ in range(steps):
                 losses = module.losses(batch)
                 loss = module.lagrangian(losses)
+                module.look_at(losses)
                 module.dual_update(losses)
                 adam.zero_grad()
                 loss.backward()
+                module.follow(adam)
                 adam.step()
 
         return run
@@ -59,6 +61,7 @@ def _training_step(repeats: int, steps: int) -> list[dict[str, Any]]:
     return _race(repeats, {
         "ERM": contestant(baselines.erm(T)),
         "hard": contestant(DualVariables(np.full(T, 0.5), 0.01, 1.0, 10.0)),
+        "hard, memory rescaled": contestant(DualVariables(np.full(T, 0.5), 0.01, 1.0, 10.0), "rescaled"),
         "resilient": contestant(DualVariables(np.full(T, 0.5), 0.01, 1.0, 10.0, slack_lr=0.1)),
     })  # fmt: skip
 

@@ -163,7 +163,7 @@ def _series(cfg: Any, run: Run) -> Series:
         return read_csv(own_file(cfg.path, "data.path", run), cfg)
     if cfg.name == "synthetic":
         series, _ = synthetic(cfg.rows, cfg.channels, run.rng("synthetic").numpy)
-        run.record_data("synthetic", "synthetic", "papers.loss_shaping.data.synthetic", None)
+        run.use_data("synthetic", "synthetic", "papers.loss_shaping.data.synthetic", None)
         return series
     from common.data.registry import entry, locate
     from common.files import sha256_of
@@ -171,7 +171,7 @@ def _series(cfg: Any, run: Run) -> Series:
     path = locate(cfg.name, run=run)
     if not entry(cfg.name).files[0].sha256:  # several variants of the file circulate: say which this was
         sha = sha256_of(path)
-        run.record_data(cfg.name, "real", path, sha)
+        run.use_data(cfg.name, "real", path, sha)
         run.note(
             f"{cfg.name}: no checksum to hold {path} against is known; yours is {sha[:16]}... (result.json has all of it)"
         )
@@ -337,7 +337,9 @@ def split(series: Series, rule: str, context: int) -> dict[str, tuple[int, int]]
 def standardise(series: Series, train_rows: int) -> tuple[NDArray, NDArray, NDArray]:
     """Values as z-scores by the mean and population deviation of the first `train_rows` rows; returns them, mean, std. Gaps stay NaN."""
     train = series.values[:train_rows]
-    if empty := [column for column, gone in zip(series.columns, np.isnan(train).all(0), strict=True) if gone]:
+    if empty := [
+        column for column, gone in zip(series.columns, np.isnan(train).all(axis=0).tolist(), strict=True) if gone
+    ]:
         raise UserError(f"column {empty[0]!r} of {series.name} has no value in the {train_rows} training rows: drop it by data.drop=[{empty[0]}]")  # fmt: skip
     whole = not np.isnan(train).any()
     mean, std = (train.mean(0), train.std(0)) if whole else (np.nanmean(train, 0), np.nanstd(train, 0))

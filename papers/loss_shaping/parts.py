@@ -210,7 +210,7 @@ def control(cfg: DictConfig, run: Run) -> None:
                 fitted = fitting.fit(mine, run, data, prices, f"control-{kind}{suffix}-{name}", seed)
                 tries[f"{kind}{suffix}"] = fitted["test"].mean(1)
                 if (kind, suffix) == ("duals", ""):
-                    weights = fitted["multipliers"] + 1.0 / cfg.horizon
+                    weights = fitted["multipliers"] + np.full(cfg.horizon, 1.0 / cfg.horizon)
         held = fitting.fit(own, run, data, Fixed(torch.as_tensor(weights)), f"control-held-{name}", seed)
         tries["held"] = held["test"].mean(1)
         before = erm.profile("test")

@@ -185,6 +185,7 @@ class ConstrainedTraining(pl.LightningModule):
         self.at = mean_over_processes(losses)
         if self.exact is not None:
             self.exact.see(losses)
+            assert self.exact.gradients is not None
             self.exact.gradients = mean_over_processes(self.exact.gradients)
         elif self.owners is None:
             self.owners = moments.owners(losses, self.trained)

@@ -9,7 +9,7 @@ def train(cfg, run: Run) -> None:
     from papers.softmax_icl import beyond, networks, real_prompts, settings, theorems
 
     settings.check(cfg)
-    run.record_data("prompts", "synthetic", "papers.softmax_icl.data.sample_prompts", None)
+    run.use_data("prompts", "synthetic", "papers.softmax_icl.data.sample_prompts", None)
     run_parts(cfg, run, {
         # the paper's theorems
         "balanced": theorems.balanced,  # two phases; exact solution for infinite prompts
