@@ -143,7 +143,7 @@ def beam_search(X, G, place, q, beam, limit, work, k=0, cut=0.0, most=1 << 62):
     computed, points expanded); the frontier is work.keys, closest first.
     """
     keys, seen, visited, fresh = work.keys, work.seen, work.visited, work.fresh
-    first, row, entry = place.first, place.row, place.entry
+    first, row, entry, size_ = place.first, place.row, place.entry, np.uint32(place.size)
     work.stamp[0] += 1
     stamp = work.stamp[0]
     seen[entry] = stamp
@@ -159,7 +159,7 @@ def beam_search(X, G, place, q, beam, limit, work, k=0, cut=0.0, most=1 << 62):
         number = 0
         for t in range(G.shape[1]):
             v = G[u, t]
-            if v < 0:
+            if np.uint32(v) >= size_:  # -1 after the last edge; nothing beyond the graph, whatever a damaged file says
                 break
             if seen[v] != stamp:
                 seen[v] = stamp

@@ -192,7 +192,7 @@ def adapt(points, G, place, q, piece, needs, top, size, work):
     live, single = points.live, len(points.twins.of) == 0
     lo, hi, first, row, entry = piece[1], piece[2], place.first, place.row, place.entry
     work.stamp[0] += 1
-    stamp, most = work.stamp[0], len(keys) - 1
+    stamp, most, m = work.stamp[0], len(keys) - 1, np.uint32(place.size)
     seen[entry] = stamp
     keys[0] = as_key(squared(X, first + entry, q), entry)
     size = take(points, first + entry, lo, hi, keys[0], k, top, size)
@@ -248,7 +248,7 @@ def adapt(points, G, place, q, piece, needs, top, size, work):
         number = 0
         for t in range(G.shape[1]):
             v = G[u, t]
-            if v < 0:
+            if np.uint32(v) >= m:
                 break
             if seen[v] != stamp:
                 seen[v] = stamp
@@ -368,7 +368,7 @@ def incremental_part(points, graphs, asked, patience, answers, work):
             place += 1
             for t in range(G.shape[1]):
                 v = np.int64(G[row + u, t])
-                if v < 0:
+                if np.uint32(v) >= len(X):
                     break
                 if work.seen[v] != stamp:
                     work.seen[v] = stamp

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +18,21 @@ from papers.window_ann.planner import Planner
 from papers.window_ann.plans import METHODS, SCAN, Costs, Options
 from papers.window_ann.segment import NEEDS, Segment, Shape
 from papers.window_ann.vamana import check_options
-from papers.window_ann.windows import as_labels, content_hash, disjoint, rank_interval
+from papers.window_ann.windows import (
+    Bounds,
+    as_labels,
+    bounds,
+    content_hash,
+    disjoint,
+    in_type,
+    rank_interval,
+    reversed_windows,
+)
+
+METRICS = ("euclidean", "angular", "inner")
+UNLIKE = 0.5  # of a batch's queries farther from the data than nearly all that were measured: the user is told
+SOME = 16  # queries a batch must have for that
+SMALL = 2.0**-30  # values all below are scaled up: their squares would vanish in float32
 
 
 class Counts(NamedTuple):
@@ -31,7 +46,8 @@ class WindowIndex:
     """Nearest neighbours among the points whose label lies in a window (Engels et al., ICML 2024).
 
     method: auto, or one of the paper's: prefilter | postfilter | tree | optimized_postfilter | three_split |
-    super_postfilter; it decides which graphs `fit` builds. metric: euclidean | angular. recall: what auto aims at;
+    super_postfilter; it decides which graphs `fit` builds. metric: euclidean | angular | inner
+    (the largest inner product is nearest). recall: what auto aims at;
     graph_cost: how many scanned distances one distance of a graph search is worth to it (they are slower: memory is read
     at random). threads: all cores if None. shape: which nodes there are and how their graphs are built, see
     `segment.Shape`: beta, cutoff, shift, overlap, R, L, alpha, start, seed.
@@ -51,7 +67,7 @@ class WindowIndex:
         **shape: Any,
     ):
         _choice("method", method, METHODS)
-        _choice("metric", metric, ("euclidean", "angular"))
+        _choice("metric", metric, METRICS)
         if unknown := set(shape) - set(Shape._fields):
             raise ValueError(f"unknown option {', '.join(sorted(unknown))}: choose of {', '.join(Shape._fields)}")
         if not 0 < recall < 1:
@@ -63,9 +79,10 @@ class WindowIndex:
             raise ValueError(f"seed is {self.shape.seed!r}: give a whole number of at least 0")
         check_options(self.shape.R, self.shape.L, self.shape.alpha, self.shape.start)
         self.planners: list[Planner] = []  # one a segment
+        self.scale, self.longest, self._looked = 1.0, 0.0, 0  # longest: the largest norm, of inner products
         self.threads = threads
         self.method, self.metric, self.recall, self.graph_cost = method, metric, recall, graph_cost
-        self.next_id, self.d, self.built_for = 0, 0, ""
+        self.next_id, self.d, self.built_for, self.label_type = 0, 0, "", np.dtype(np.float64)
 
     @property
     def threads(self) -> int:
@@ -82,19 +99,50 @@ class WindowIndex:
 
     # ---- building ----------------------------------------------------------------------------------------------------
 
-    def fit(self, X: Any, labels: Any, progress: Callable[[Iterable, str], Iterable] | None = None) -> WindowIndex:
+    def fit(
+        self, X: Any, labels: Any, progress: Callable[[Iterable, str], Iterable] | None = None, queries: Any = None
+    ) -> WindowIndex:
         """Index the rows of X (n, d) float under labels (n,); ids are row numbers. progress: `run.progress`, or the like.
 
-        Raises ValueError for shapes that do not agree, NaN or infinite vectors, NaN labels, an empty X, a zero vector under
-        the angular metric.
+        queries: (m, d), a hundred or more of the kind that will be asked, where they are not like the rows of X (text asked of
+        pictures, say): the recall of auto is then promised for those. Raises ValueError for shapes that do not agree, NaN or
+        infinite vectors, NaN labels, an empty X, a zero vector under the angular metric.
         """
-        X, labels = self._points(X, d=0), as_labels(labels)
-        _same_length(X, labels)
-        planner = self._segment(X, labels, np.arange(len(X)), progress)  # may fail: nothing of self has changed yet
+        labels, before = as_labels(labels), (self.scale, self.longest)
+        self.scale, self.longest = self._scale_for(X), 0.0
+        try:
+            X = self._points(X, d=0)
+            _same_length(X, labels)
+            Q = None if queries is None else self._points(queries, "queries", X.shape[1] - (self.metric == "inner"))
+            planner = self._segment(X, labels, np.arange(len(X)), progress)
+            if Q is not None:
+                planner.calibrate(Q)
+        except BaseException:
+            self.scale, self.longest = before  # nothing of self has changed
+            raise
         self.built_for = content_hash(X, labels)
-        self.d, self.next_id = X.shape[1], len(X)
-        self.planners = [planner]
+        self.d, self.next_id, self.label_type = X.shape[1] - (self.metric == "inner"), len(X), labels.dtype
+        self.planners, self._looked = [planner], 0
         return self
+
+    def calibrate(self, queries: Any) -> WindowIndex:
+        """Measure how wide searches must be for queries of this kind, (m, d); otherwise it is known for queries like the data.
+
+        An insert that merges segments measures with points of the data again.
+        """
+        self._fitted()
+        Q = self._points(queries, "queries")
+        for planner in self.planners:
+            if planner.curves is not None and len(Q):
+                planner.calibrate(Q)
+        return self
+
+    def _scale_for(self, X: Any) -> float:
+        X = np.asarray(X)
+        if self.metric == "angular" or X.dtype.kind != "f" or not X.size:
+            return 1.0
+        most = float(np.abs(X).max())
+        return 2.0 ** -np.floor(np.log2(most)) if 0 < most < SMALL else 1.0
 
     @property
     def segments(self) -> list[Segment]:
@@ -112,7 +160,7 @@ class WindowIndex:
         if d and X.shape[1] != d:
             raise ValueError(f"{name} has {X.shape[1]} columns and the index {d}")
         with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused
-            X = np.ascontiguousarray(X, np.float32)
+            X = np.ascontiguousarray(X if self.scale == 1.0 else X * self.scale, np.float32)
         finite = np.isfinite(X).all(axis=1)
         if not finite.all():
             raise ValueError(f"{name} has NaN or infinite values, first in row {int(np.argmin(finite))}")
@@ -122,12 +170,21 @@ class WindowIndex:
                 raise ValueError(
                     f"{name} has a row of zeros, row {int(np.argmin(norm))}: it has no direction, and the metric is angular"
                 )
-            X = (X / norm).astype(np.float32)
-        elif len(X) and np.abs(X).max() > (widest := np.sqrt(np.finfo(np.float32).max / (4 * X.shape[1]))):
+            return (X / norm).astype(np.float32)
+        if len(X) and np.abs(X).max() > (widest := np.sqrt(np.finfo(np.float32).max / (4 * X.shape[1]))):
             raise ValueError(
-                f"{name} has values above {widest:.0e}, whose squared distances float32 cannot hold: scale it"
+                f"{name} has values above {widest / self.scale:.0e}, whose squared distances float32 cannot hold: scale it"
             )
-        return X
+        return self._lifted(X, name) if self.metric == "inner" else X
+
+    def _lifted(self, X: np.ndarray, name: str) -> np.ndarray:
+        """One more column, which makes all rows equally long and is 0 for queries: the order of distances is that of inner products."""
+        last = np.zeros(len(X), np.float64)
+        if name == "X":
+            squares = (X.astype(np.float64) ** 2).sum(axis=1)
+            self.longest = self.longest or float(squares.max(initial=0.0))
+            last = np.sqrt(np.maximum(self.longest - squares, 0.0))
+        return np.ascontiguousarray(np.column_stack([X, last.astype(np.float32)]))
 
     def _segment(self, X, labels, ids, progress=None, graphs: bool = True) -> Planner:
         parts = NEEDS[self.method] if graphs else ""
@@ -152,7 +209,7 @@ class WindowIndex:
         which ends belong to a window, both | left | right | neither. how: see `search_counted`.
 
         Returns ids (nq, k) int64 row numbers, -1 where the window has fewer than k points, and distances (nq, k) float32
-        ascending, inf where missing: true L2, or 1 - cosine. Raises ValueError for bad input.
+        ascending, inf where missing: true L2, 1 - cosine, or minus the inner product. Raises ValueError for bad input.
         """
         return self.search_counted(Q, lo, hi, k, closed, **how)[:2]
 
@@ -193,36 +250,49 @@ class WindowIndex:
             self._search_segment(planner, Q, lo, hi, m, closed, int(k), options, recall) for planner in self.planners
         ]
         ids, distances = _merge([f[0] for f in found], [f[1] for f in found], int(k))
-        distances = (
-            distances / 2 if self.metric == "angular" else np.sqrt(distances)
-        )  # |q - x|^2 = 2 - 2 cos on the unit sphere
+        if self.metric == "angular":
+            distances = distances / 2  # |q - x|^2 = 2 - 2 cos on the unit sphere
+        elif self.metric == "euclidean":
+            distances = np.sqrt(distances)
+        if self.scale != 1.0:
+            distances = (distances.astype(np.float64) / self.scale ** (2 if self.metric == "inner" else 1)).astype(
+                np.float32
+            )
+        if method == "auto":
+            self._look_at(Q)
         computed = np.sum([f[2] for f in found], axis=0)
         return ids, distances, Counts(computed, np.array(METHODS)[found[0][3]])  # the oldest segment is the largest
 
-    def _windows(self, lo: Any, hi: Any, nq: int) -> tuple[np.ndarray, np.ndarray, int]:
-        """lo, hi as (nq, m), and m. Raises ValueError for shapes that do not fit and for lo > hi."""
-        lo, hi = np.asarray(lo), np.asarray(hi)
+    def _look_at(self, Q: np.ndarray) -> None:
+        """Warn, once, where the queries are not of the kind that the recall was measured for."""
+        if len(Q) < SOME or self._looked >= 8 or not self.planners:
+            return
+        self._looked += 1
+        if self.planners[0].unlike(Q) > UNLIKE:
+            self._looked = 8
+            warnings.warn("most of these queries are farther from the data than those that the recall was measured for, so it "
+                          "may not be reached: give a sample of them, fit(X, labels, queries=...) or calibrate(queries)", stacklevel=4)  # fmt: skip
+
+    def _windows(self, lo: Any, hi: Any, nq: int) -> tuple[Bounds, Bounds, int]:
+        """lo, hi in the labels' type as (nq, m), and m. Raises ValueError for shapes that do not fit and for lo > hi."""
+        dtype = self.label_type
+        low, high = bounds(dtype, lo, "lo"), bounds(dtype, hi, "hi")
+        shape = low.floor.shape, high.floor.shape
         try:
-            lo, hi = np.broadcast_arrays(lo, hi)
-            lo, hi = (b if b.ndim == 2 else np.broadcast_to(b, (nq,))[:, None] for b in (lo, hi))
-            if len(lo) != nq:
-                raise ValueError
-        except ValueError:
+            m = max([s[1] for s in shape if len(s) == 2], default=1)
+            low, high = (
+                Bounds(*(np.broadcast_to(x if x.ndim == 2 else np.broadcast_to(x, (nq,))[:, None], (nq, m)) for x in b))
+                for b in (low, high)
+            )
+        except (ValueError, IndexError):
             raise ValueError(
-                f"lo has shape {np.shape(lo)} and hi {np.shape(hi)} for {nq} queries: give scalars, (nq,), or (nq, m) for unions"
+                f"lo has shape {shape[0]} and hi {shape[1]} for {nq} queries: give scalars, (nq,), or (nq, m) for unions"
             ) from None
-        kinds = lo.dtype.kind + hi.dtype.kind
-        free = set(kinds) & set("mM") and any(
-            bound.dtype.kind == "f" and np.isinf(bound).all() for bound in (lo, hi)
-        )  # no bound beside a date: nothing to compare
-        try:
-            wrong = np.empty((0, 2), int) if free else np.argwhere(lo > hi)
-        except TypeError:
-            raise ValueError(f"lo is {lo.dtype} and hi is {hi.dtype}: give both of the labels' kind") from None
-        if len(wrong):
-            i = tuple(wrong[0])
-            raise ValueError(f"lo > hi in window {int(i[0])} ({lo[i]} > {hi[i]}): swap them")
-        return lo, hi, lo.shape[1]
+        wrong = reversed_windows(low, high)
+        if wrong.any():
+            i = int(np.argwhere(wrong)[0][0])
+            raise ValueError(f"lo > hi in window {i} ({_shown(lo, i)} > {_shown(hi, i)}): swap them")
+        return low, high, m
 
     def _search_segment(
         self, planner: Planner, Q, lo, hi, m: int, closed: str, k: int, options: Options, recall: float | None
@@ -232,11 +302,15 @@ class WindowIndex:
         S, E = rank_interval(segment.labels, lo, hi, closed)
         if m > 1:
             S, E = disjoint(S, E)
+            m = S.shape[1]
         costs = self._costs(planner, k, METHODS[options.method], recall)
         many = Q if m == 1 else np.repeat(Q, m, axis=0)
         asked = Asked(many, np.ascontiguousarray(S.ravel()), np.ascontiguousarray(E.ravel()))
         rank, distance, computed, chosen = segment.search(asked, k, options, costs)
         ids = np.where(rank >= 0, segment.ids[rank], -1)
+        if self.metric == "inner":
+            product = np.einsum("qkd,qd->qk", segment.X[rank], many)  # the column that is theirs alone is 0 in queries
+            distance = np.where(rank >= 0, -product, np.inf).astype(np.float32)
         if m > 1:
             nq = len(Q)
             ids, distance = _merge(
@@ -278,6 +352,9 @@ class WindowIndex:
             "method": METHODS[number],
             "cost": cost if method == "auto" else None,
             "pieces": listed,
+            "promise": f"queries like the sample of {sample} given"
+            if (sample := self.planners[0].sample)
+            else "queries like the rows of the data",
         }
 
     # ---- inserts and deletes -----------------------------------------------------------------------------------------
@@ -289,21 +366,33 @@ class WindowIndex:
         into one. A segment that fits a leaf is scanned and has no graphs.
         """
         self._fitted()
-        X, labels = self._points(X), as_labels(labels)
+        X, labels = self._points(X), in_type(self.label_type, as_labels(labels))
         _same_length(X, labels)
-        kind = self.segments[0].labels.dtype if self.segments else labels.dtype
-        if labels.dtype.kind != kind.kind:
-            raise ValueError(f"labels are {labels.dtype} and the index's {kind}: give the same kind")
-        if (labels.astype(kind) != labels).any():
-            raise ValueError(f"labels are {labels.dtype}, finer than the index's {kind}: round them, or fit anew")
         ids = np.arange(self.next_id, self.next_id + len(X))
-        part: tuple[np.ndarray, ...] = (X, labels.astype(kind), ids)
+        part: tuple[np.ndarray, ...] = (X, labels, ids)
+        if (
+            self.metric == "inner"
+            and len(X)
+            and (longest := float((X[:, :-1].astype(np.float64) ** 2).sum(1).max())) > self.longest
+        ):
+            self._lengthen(part, longest)
+            self.next_id += len(X)
+            return ids
         kept = list(self.planners)
         while kept and kept[-1].segment.live < 2 * len(part[0]):
             part = _concatenate(part, kept.pop().segment)
         self.planners = [*kept, self._of(part)]  # only now: a build that is interrupted loses no rows
         self.next_id += len(X)
         return ids
+
+    def _lengthen(self, part: tuple[np.ndarray, ...], longest: float) -> None:
+        """Build anew with rows longer than all before: the column that makes rows equally long changes in each."""
+        for planner in self.planners:
+            part = _concatenate(part, planner.segment)
+        X = part[0].astype(np.float64)
+        X[:, -1] = np.sqrt(np.maximum(longest - (X[:, :-1] ** 2).sum(1), 0.0))
+        self.planners = [self._of((X.astype(np.float32), *part[1:]))]
+        self.longest = longest
 
     def delete(self, ids: Any) -> None:
         """Never return these rows again. A segment of which less than half is left is built anew.
@@ -356,7 +445,8 @@ class WindowIndex:
         """All that it takes to make this index again: text and numbers under `settings`, arrays under `segments`."""
         self._fitted()
         settings = {"method": self.method, "metric": self.metric, "recall": self.recall, "graph_cost": self.graph_cost,
-                    "shape": self.shape._asdict(), "next_id": self.next_id, "d": self.d, "built_for": self.built_for}  # fmt: skip
+                    "shape": self.shape._asdict(), "next_id": self.next_id, "d": self.d, "built_for": self.built_for,
+                    "label_type": self.label_type.str, "scale": self.scale, "longest": self.longest}  # fmt: skip
         return {"settings": settings, "segments": [p.segment.state() | p.state() for p in self.planners]}
 
     @classmethod
@@ -366,10 +456,20 @@ class WindowIndex:
             s["method"], s["metric"], recall=s["recall"], graph_cost=s["graph_cost"], threads=threads, **s["shape"]
         )
         index.next_id, index.d, index.built_for = s["next_id"], s["d"], s["built_for"]
+        index.label_type, index.scale, index.longest = np.dtype(s["label_type"]), s["scale"], s["longest"]
         parts = state["segments"]
         segments = [Segment.from_state(part, index.shape, index.threads) for part in parts]
         index.planners = [Planner.from_state(segment, part) for segment, part in zip(segments, parts, strict=True)]
         return index
+
+    def __reduce__(self) -> tuple:
+        """For pickle, copy.deepcopy and joblib: all arrays travel, so `save` and `load` are lighter between processes of one machine."""
+        return _unpickled, (self.get_params(), self.state() if self.built_for else None)
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """What the constructor takes, as scikit-learn's `clone` wants it."""
+        return {"method": self.method, "metric": self.metric, "recall": self.recall, "graph_cost": self.graph_cost,
+                "threads": self.threads, **self.shape._asdict()}  # fmt: skip
 
     def save(self, path: str | os.PathLike) -> None:
         """Write a folder of arrays that `load` maps into memory. An earlier index there is replaced in one step."""
@@ -394,9 +494,19 @@ class WindowIndex:
         return index
 
 
+def _unpickled(params: dict[str, Any], state: dict[str, Any] | None) -> WindowIndex:
+    return WindowIndex.from_state(state, params["threads"]) if state else WindowIndex(**params)
+
+
 def _choice(name: str, value: Any, valid: tuple[str, ...]) -> None:
     if value not in valid:
         raise ValueError(f"{name} is {value!r}: choose {', '.join(valid)}")
+
+
+def _shown(bound: Any, i: int) -> Any:
+    """The bound of the i-th window as it was given."""
+    bound = np.asarray(bound)
+    return bound if bound.ndim == 0 else bound[i if len(bound) > 1 else 0]
 
 
 def _same_length(X: np.ndarray, labels: np.ndarray) -> None:

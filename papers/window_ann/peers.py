@@ -120,7 +120,7 @@ def hnswlib_post(X: np.ndarray, threads: int = 1, M: int = 16, ef_construction: 
 def usearch_post(X: np.ndarray, threads: int = 1, M: int = 16, ef_construction: int = 100) -> Peer:
     """usearch, then dropping what lies outside; the setting is how many candidates it is asked for."""
     usearch = need("usearch.index")
-    index = usearch.Index(ndim=X.shape[1], metric="l2sq", connectivity=M, expansion_add=ef_construction)
+    index = usearch.Index(ndim=X.shape[1], metric="l2sq", dtype="f32", connectivity=M, expansion_add=ef_construction)
     index.add(np.arange(len(X)), X, threads=threads)
 
     def find(Q: np.ndarray, S: np.ndarray, E: np.ndarray, k: int, candidates: int, threads: int = 1) -> np.ndarray:

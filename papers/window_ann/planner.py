@@ -18,14 +18,17 @@ from typing import NamedTuple
 import numpy as np
 
 from papers.window_ann import probe
-from papers.window_ann.plans import CLOSE, FAR, NEAR, Costs
+from papers.window_ann.executor import Asked, place_of
+from papers.window_ann.plans import CLOSE, FAR, NEAR, POSTFILTER, Costs, Options
 from papers.window_ann.segment import Segment
+from papers.window_ann.twins import representatives
 
 BEAMS = np.unique(np.ceil(2.0 ** np.arange(1, 8.6, 0.5)).astype(np.int64))  # points expanded
 RANKS = np.unique(np.round(2.0 ** np.arange(0, 8.1, 0.5)).astype(np.int64))  # the r nearest
 SIZES = 4  # node sizes that are measured
 NODES = 2  # at most so many of one size
 QUERIES = 48  # of one node, and so many from elsewhere
+ASKED = 32  # queries that are compared with those
 NEXT_TO = 0.3
 WITHIN = 0.95
 DRIFT = 0.28  # `apart` is a third where labels are independent
@@ -82,6 +85,7 @@ class Planner:
 
     def __init__(self, segment: Segment, curves: Curves | None = None):
         self.segment, self.curves = segment, curves
+        self.sample = 0  # queries of the user's own that were measured
         self._seen: dict[int, list[probe.Curve]] = {}
         self._prices: dict[tuple[float, float], Costs] = {}
         self._nodes = self._choose()
@@ -124,6 +128,30 @@ class Planner:
             probe.curve(segment.X, segment.G, place, inside, Q, beams, RANKS) for Q in (near, far, close)
         ]
 
+    def calibrate(self, Q: np.ndarray) -> None:
+        """Measure with queries of the user's own, on the graphs as they are."""
+        segment = self.segment
+        for node in self._nodes:
+            place = place_of(segment.layout, node)
+            inside = representatives(segment.points.twins, place.first, place.size)
+            beams = BEAMS[: max(2, np.searchsorted(BEAMS, place.size))]
+            self._seen[node] = 3 * [probe.curve(segment.X, segment.G, place, inside, Q[: 4 * QUERIES], beams, RANKS)]
+        self.finish()
+        self.sample = len(Q)
+        self._prices = {}
+
+    def unlike(self, Q: np.ndarray) -> float:
+        """The share of some queries whose tenth neighbour is farther than it was for nearly all queries that were measured."""
+        if self.curves is None:
+            return 0.0
+        segment, few = self.segment, Q[:ASKED]
+        none, k = np.zeros(len(few), np.int64), min(10, segment.live)
+        found = segment.search(
+            Asked(few, none, none + len(segment.X)), k, Options(POSTFILTER, 2 * k, 1, 10_000, 0.0, 0)
+        )
+        reach = np.interp(np.log2(k), np.log2(RANKS), self.curves.reach[-1])
+        return float((found.distances[:, -1] > reach).mean())
+
     def finish(self) -> None:
         """Put together what was seen."""
         by_size: dict[int, list[list[probe.Curve]]] = {}
@@ -156,9 +184,18 @@ class Planner:
 
     def state(self) -> dict[str, np.ndarray]:
         """The arrays that `from_state` needs."""
-        return {} if self.curves is None else {f"curves_{name}": array for name, array in self.curves._asdict().items()}
+        sample = {"sample": np.array([self.sample])}
+        return (
+            sample
+            if self.curves is None
+            else sample | {f"curves_{name}": array for name, array in self.curves._asdict().items()}
+        )
 
     @classmethod
     def from_state(cls, segment: Segment, state: dict[str, np.ndarray]) -> Planner:
         here = "curves_sizes" in state
-        return cls(segment, Curves(*(state[f"curves_{name}"] for name in Curves._fields)) if here else None)
+        planner = cls(
+            segment, Curves(*(np.array(state[f"curves_{name}"]) for name in Curves._fields)) if here else None
+        )
+        planner.sample = int(state["sample"][0])
+        return planner

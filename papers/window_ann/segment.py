@@ -19,6 +19,7 @@ from papers.window_ann.executor import Asked, Graphs, Points
 from papers.window_ann.overlap import OverlappingRows
 from papers.window_ann.plans import Costs, Layout, Options, no_costs, piece_room, plan
 from papers.window_ann.tree import Tree
+from papers.window_ann.twins import Twins
 
 # what each method searches: the root's graph, the tree's, the overlapping rows'
 NEEDS = {
@@ -71,7 +72,16 @@ class Segment:
     parts: which nodes get a graph, a string of r (root), t (tree), o (overlapping rows).
     """
 
-    def __init__(self, X: np.ndarray, labels: np.ndarray, ids: np.ndarray, parts: str, shape: Shape, threads: int):
+    def __init__(
+        self,
+        X: np.ndarray,
+        labels: np.ndarray,
+        ids: np.ndarray,
+        parts: str,
+        shape: Shape,
+        threads: int,
+        equal: Twins | None = None,
+    ):
         if np.all(labels[1:] >= labels[:-1]):  # sorted already (read from disk): no copy
             self.X, self.labels, self.ids = X, labels, ids
         else:
@@ -83,7 +93,7 @@ class Segment:
         self.overlap = OverlappingRows(len(X), shape.overlap, shape.cutoff, shape.shift)
         self._lay_out()
         self.G = np.empty((0, 1), np.int32)
-        self.points = Points(self.X, np.arange(len(X) + 1), twins.find(self.X))
+        self.points = Points(self.X, np.arange(len(X) + 1), twins.find(self.X) if equal is None else equal)
         self.repaired = 0
         self.health: dict[int, float] = {}  # node -> recall@10 of a search that expands 40 points, when it was built
         self._scratch: queue.SimpleQueue = queue.SimpleQueue()
@@ -268,17 +278,37 @@ class Segment:
 
     def state(self) -> dict[str, np.ndarray]:
         """The arrays that `from_state` needs."""
-        parts = np.array([part in self.parts for part in "rto"])
-        return {"X": self.X, "labels": self.labels, "ids": self.ids, "alive": self.alive, "G": self.G, "entry": self.layout.entry, "parts": parts}  # fmt: skip
+        return {"X": self.X, "labels": self.labels, "ids": self.ids, "alive": self.alive, "G": self.G, "entry": self.layout.entry,
+                "parts": np.array([part in self.parts for part in "rto"]), "before": self.points.twins.before,
+                "checked": np.array(sorted(self.health), np.int64), "health": np.array([self.health[i] for i in sorted(self.health)])}  # fmt: skip
 
     @classmethod
     def from_state(cls, state: dict[str, np.ndarray], shape: Shape, threads: int) -> Segment:
+        """Raises ValueError for arrays that do not fit together. Edges are not read: searches take none that leads out of its graph."""
+        X, n = state["X"], len(state["X"])
         parts = "".join(part for part, here in zip("rto", state["parts"], strict=True) if here)
-        segment = cls(state["X"], state["labels"], state["ids"], parts, shape, threads)
-        if len(state["G"]) != segment.stored or len(state["entry"]) != len(segment.start):
+        fits = (
+            X.ndim == 2 and X.dtype == np.float32 and all(len(state[name]) == n for name in ("labels", "ids", "alive"))
+        )
+        if not fits or len(state["before"]) not in (0, n):
             raise ValueError("the index does not fit its own data: build it again")
-        segment.G = state["G"]
-        segment.layout.entry[:] = state["entry"]
+        segment = cls(
+            X, state["labels"], state["ids"], parts, shape, threads, twins.from_before(np.asarray(state["before"]))
+        )
+        entry, G = state["entry"], state["G"]
+        if (
+            len(G) != segment.stored
+            or G.ndim != 2
+            or G.dtype != np.int32
+            or len(entry) != len(segment.start)
+            or segment.X is not X
+        ):
+            raise ValueError("the index does not fit its own data: build it again")
+        if (entry < 0).any() or (entry >= segment.end - segment.start).any():
+            raise ValueError("the index is damaged (entry): build it again")
+        segment.G = G
+        segment.layout.entry[:] = entry
+        segment.health = dict(zip(state["checked"].tolist(), state["health"].tolist(), strict=True))
         segment.bury(np.flatnonzero(~state["alive"]))
         return segment
 

@@ -52,17 +52,26 @@ def find(X: np.ndarray) -> Twins:
         return NONE
     before = np.full(n, -1, np.int64)
     before[here] = back  # the order is stable: ranks of a class ascend
-    first = np.zeros(n, bool)
-    first[back] = True
+    return from_before(before)
+
+
+def from_before(before: np.ndarray) -> Twins:
+    """The whole of what `before` says. Raises ValueError where it says what cannot be."""
+    if not len(before):
+        return NONE
+    if (before >= np.arange(len(before))).any() or before.min() < -1:
+        raise ValueError("the index is damaged (twins): build it again")
+    here = np.flatnonzero(before >= 0)
+    first = np.zeros(len(before), bool)
+    first[before[here]] = True
     first[here] = False
-    of = np.full(n, -1, np.int64)
+    of = np.full(len(before), -1, np.int64)
     of[first] = np.arange(first.sum())
-    for i in np.sort(here).tolist():  # a rank comes after the one before it
+    for i in here.tolist():  # a rank comes after the one before it
         of[i] = of[before[i]]
     ranks = np.flatnonzero(of >= 0)
     ranks = ranks[np.argsort(of[ranks], kind="stable")]
-    start = np.searchsorted(of[ranks], np.arange(first.sum() + 1))
-    return Twins(of, before, start, ranks)
+    return Twins(of, before, np.searchsorted(of[ranks], np.arange(first.sum() + 1)), ranks)
 
 
 NONE = Twins(np.empty(0, np.int64), np.empty(0, np.int64), np.zeros(1, np.int64), np.empty(0, np.int64))
