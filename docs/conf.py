@@ -11,7 +11,8 @@ DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
 
 project = "Nineteen ICML 2024 papers"
-author = "the authors of this repository"
+html_show_copyright = False
+html_show_sphinx = False
 extensions = ["myst_parser", "sphinx.ext.mathjax", "sphinx-mathjax-offline", "sphinx.ext.autodoc"]
 myst_enable_extensions = ["dollarmath", "amsmath", "colon_fence"]
 myst_heading_anchors = 4
@@ -37,22 +38,30 @@ def write(path: Path, text: str) -> None:
 
 
 def copy_chapters() -> list[str]:
-    """Each paper's README and own figures; links to files of the clone that are not pages become plain names."""
+    """Each paper's README and recorded figures; links to files of the clone that are not pages become plain names."""
     names = []
     for chapter in sorted((ROOT / "papers").glob("*/README.md")):
-        names.append(chapter.parent.name)
-        text = chapter.read_text().replace("](../../docs/", "](../../")  # pages and recorded figures
+        paper = chapter.parent.name
+        names.append(paper)
+        text = chapter.read_text().replace("](../../docs/", "](../../")
         text = re.sub(
-            r"(?<!!)\[([^\]]+)\]\((?!https?:|#|figures/|\.\./)[^)]*\)",
+            r"(?<!!)\[([^\]]+)\]\((?!https?:|#|record/|\.\./)[^)]*\)",
             lambda m: m[1] if "`" in m[1] else f"`{m[1]}`",
             text,
         )
-        write(DOCS / "papers" / chapter.parent.name / "index.md", text)
-        if (chapter.parent / "figures").is_dir():
-            shutil.copytree(
-                chapter.parent / "figures", DOCS / "papers" / chapter.parent.name / "figures", dirs_exist_ok=True
-            )
+        write(DOCS / "papers" / paper / "index.md", text)
+        figures = DOCS / "papers" / paper / "record" / "figures"
+        shutil.rmtree(figures, ignore_errors=True)
+        if (chapter.parent / "record" / "figures").is_dir():
+            shutil.copytree(chapter.parent / "record" / "figures", figures)
     return names
+
+
+def as_site(app, docname, source) -> None:
+    """Links of a page in docs/ to what lies in papers/ lead to the site's copy of it: a chapter, a recorded figure."""
+    up = "../" * docname.count("/")
+    text = source[0].replace(f"({up}../papers/", f"({up}papers/")
+    source[0] = re.sub(r"(papers/\w+/)README\.md", r"\1index.md", text)
 
 
 def write_api(papers: list[str]) -> None:
@@ -94,4 +103,5 @@ def as_rst(app, what, name, obj, options, lines) -> None:
 
 
 def setup(app) -> None:
+    app.connect("source-read", as_site)
     app.connect("autodoc-process-docstring", as_rst)

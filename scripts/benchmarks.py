@@ -58,6 +58,7 @@ def draw(paper: str, entry: dict[str, Any]) -> None:
         path = record.folder(paper) / "figures" / "bench" / f"{name}.png"
         with files.atomic_path(path) as scratch:
             figure.savefig(scratch, format="png", dpi=110, bbox_inches="tight")
+        record.copy_picture(path, path)
         entry["figures"][name] = path.relative_to(record.folder(paper)).as_posix()
 
 
@@ -71,39 +72,40 @@ def bars(rows: Rows, of: str, by: Sequence[str], over: str | None = None, ours: 
 
     rows = [row for row in rows if row.get(of) is not None]
     panels = list(dict.fromkeys(row[over] for row in rows)) if over else [None]
-    most = max(sum(over is None or row[over] == panel for row in rows) for panel in panels)
+    shown = [[row for row in rows if over is None or row[over] == panel] for panel in panels]
+    stacked = len(panels) > 2 or len({len(part) for part in shown}) > 1  # side by side is too small on a phone
+    size = {"width": 7.2 if stacked or len(panels) == 1 else 4.7, "height": 0.8 + 0.27 * max(map(len, shown))}
+    columns = 1 if stacked else len(panels)
     figure, axes = plots.axes(
-        len(panels), width=2.2 + 5.0 / len(panels), height=0.7 + 0.27 * most, squeeze=False, sharey=bool(over)
+        columns, len(panels) // columns, **size, squeeze=False, sharey=not stacked and len(panels) > 1
     )
-    values = [row[of] for row in rows]
-    log = min(values) > 0 and max(values) > 30 * min(values)
-    for axis, panel in zip(axes[0], panels, strict=True):
-        shown = [row for row in rows if over is None or row[over] == panel]
-        names = [", ".join(report.number(row[column]) for column in by) for row in shown]
+    for axis, panel, part in zip(axes.flat, panels, shown, strict=True):
+        names = [", ".join(report.number(row[column]) for column in by) for row in part]
         own = [any(text in name for text in ours.split("|")) for name in names]
-        colors = [plots.OURS if is_own else plots.NEUTRAL for is_own in own]
-        axis.barh(names, [row[of] for row in shown], color=colors, height=0.7)
-        for name, row in zip(names, shown, strict=True):
+        axis.barh(names, [row[of] for row in part], color=[plots.OURS if o else plots.NEUTRAL for o in own], height=0.7)
+        for name, row in zip(names, part, strict=True):
             axis.annotate(
                 report.number(row[of]),
                 (row[of], name),
                 xytext=(3, 0),
                 textcoords="offset points",
                 va="center",
-                fontsize=8,
+                fontsize=9,
             )
-        if log:
+        values = [row[of] for row in part]
+        if min(values) > 0 and max(values) > 30 * min(values):
             axis.set_xscale("log")
         axis.margins(x=0.25)
         axis.set_xlabel(f"{words(of)} ({better} is better)")
         axis.set_title(f"{words(over)} {report.number(panel)}" if over else "", fontsize=10)
-    axes[0][0].invert_yaxis()
+        if stacked or axis is axes.flat[0]:
+            axis.invert_yaxis()
     return figure
 
 
 def words(column: str) -> str:
     """A column's name as an axis says it: "tokens per s" of tokens_per_s."""
-    return re.sub(r"_(m?s)$", r", \1", column).replace("_", " ")
+    return re.sub(r"(?<!_per)_(m?s)$", r", \1", column).replace("_", " ")
 
 
 def races(card: Card) -> dict[str, dict[str, Any]]:

@@ -77,14 +77,16 @@ def for_the_site(known: Sequence[Card], shown: Shown) -> str:
     for card in known:
         parts.append(f":::{{container}} paper area-{slug(card.area)}\n")
         if card.picture:
-            parts.append(f"[![{alt(card.title)}](../papers/{card.name}/{card.picture})](papers/{card.name}/index.md)\n")
-        parts.append(f"**[{card.short}](papers/{card.name}/index.md)**: {card.does}\n")
+            parts.append(
+                f"[![{alt(card.title)}](../papers/{card.name}/{card.picture})](../papers/{card.name}/README.md)\n"
+            )
+        parts.append(f"**[{card.short}](../papers/{card.name}/README.md)**: {card.does}\n")
         parts.append(f"*{verdicts(card, shown)}*\n")
         if card.use:
             parts.append(f"`{card.use['line']}`\n")
         parts.append(":::\n")
     parts.append("::::\n")
-    return "\n".join(parts) + "\n" + table(known, shown, "papers/{name}/index.md")
+    return "\n".join(parts) + "\n" + table(known, shown, "../papers/{name}/README.md")
 
 
 def slug(area: str) -> str:

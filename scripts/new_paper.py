@@ -1,8 +1,9 @@
 """Begin a paper: a package, its configs, tests and chapter, which pass all checks as they stand.
 
-    python -m scripts.new_paper NAME "Title of the paper" "Author et al., ICML 2024"
+    python -m scripts.new_paper NAME "Title of the paper" "Author, Author and Author" [--short "Short name"]
 
-Then replace mechanism.py and studies.py by the paper's own, and follow docs/add_a_paper.md.
+Only papers/NAME, configs/NAME and tests/papers/NAME are made; the pages that speak of all papers are written anew. Then
+replace mechanism.py and parts.py by the paper's own, and follow docs/add_a_paper.md.
 """
 
 from __future__ import annotations
@@ -18,13 +19,29 @@ from common.exits import explain
 from common.files import ROOT, write_atomic
 
 FILES = {
-    "papers/{name}/__init__.py": '''"""{title} ({citation})."""
+    "papers/{name}/__init__.py": '''"""{short}: {title} ({authors}, ICML 2024)."""
 
 from common.lazy import exports
 
 __all__, __getattr__, __dir__ = exports(__name__, {{"estimate": "mechanism"}})
 ''',
-    "papers/{name}/mechanism.py": '''"""The paper's mechanism, one file for each, named as the field names it."""
+    "papers/{name}/paper.yaml": """# What others need to know of this paper; docs/add_a_paper.md says what each field means.
+short: "{short}"
+title: "{title}"
+authors: "{authors}"
+arxiv: null
+area: theory
+does: One plain sentence, what it does for whoever uses it.
+picture: null
+use: {{verb: train, line: "papers run {name} +exp=ci"}}
+extras: {{}}
+needs: []
+peers: []
+races: {{}}
+left: Everything.
+data: {{}}
+""",
+    "papers/{name}/mechanism.py": '''"""The mean of numbers. One file a mechanism, named as the field names it: replace it by the paper's."""
 
 from __future__ import annotations
 
@@ -37,11 +54,10 @@ def estimate(x: np.ndarray) -> float:
         raise ValueError("x is empty: give at least one number")
     return float(x.mean())
 ''',
-    "papers/{name}/studies.py": '''"""The parts of the job, each a section of the paper: `part(cfg, run)`."""
+    "papers/{name}/parts.py": '''"""The parts of the job, each a section of the paper: `part(cfg, run)`."""
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -53,18 +69,22 @@ from papers.{name}.mechanism import estimate
 
 
 def accuracy(cfg: Any, run: Run) -> None:
-    """E1, sec. 1: how far the estimate is off, over seeds."""
-    run.use_data("normal", "synthetic", "papers.{name}.studies", None)
-    errors = [error(cfg, run, cfg.n, seed) for seed in run.seeds(cfg.seeds)]
-    run.log({{"accuracy.error": max(errors)}})  # <part>.<figure>; a claim speaks of the worst seed
-    run.table("accuracy", [{{"n": cfg.n, **spread(errors)}}])
+    """E1, sec. 1: how far the estimate is off, over seeds, and how far its control is: the first number alone."""
+    run.use_data("normal", "synthetic", "papers.{name}.parts.sample", None)
+    rows = []
+    for seed in run.seeds(cfg.seeds):
+        x = sample(cfg.n, cfg.mean, run.rng("data", cfg.n, seed).numpy)
+        rows.append({{"seed": seed, "error": abs(estimate(x) - cfg.mean), "first": abs(estimate(x[:1]) - cfg.mean)}})
+    run.log({{"accuracy.error": max(row["error"] for row in rows)}})  # a claim speaks of the worst seed
+    run.log({{"accuracy.first_error": max(row["first"] for row in rows)}})  # what refutes it
+    run.table("accuracy", [{{"n": cfg.n, **spread([row["error"] for row in rows])}}])
 
 
 def rate(cfg: Any, run: Run) -> None:
     """E2, sec. 2: how the error falls with n. Each n is a stage: a run that is killed goes on with the next one."""
     rows = []
     for n in run.progress(cfg.rate.n, "rate"):
-        errors = run.stage(f"rate{{n}}", partial(errors_at, cfg, run, n))
+        errors = run.stage(f"rate{{n}}", errors_at, cfg, run, n)
         rows.append({{"n": n, "rms": float(np.sqrt(np.mean(np.square(errors))))}})
     run.log({{"rate.slope": log_slope([row["n"] for row in rows], [row["rms"] for row in rows])}})
     run.table("rate", rows)
@@ -73,12 +93,13 @@ def rate(cfg: Any, run: Run) -> None:
 
 def errors_at(cfg: Any, run: Run, n: int) -> list[float]:
     """The errors of `cfg.rate.repeats` estimates from n samples each."""
-    return [error(cfg, run, n, repeat) for repeat in range(cfg.rate.repeats)]
+    draws = (run.rng("rate", n, repeat).numpy for repeat in range(cfg.rate.repeats))
+    return [abs(estimate(sample(n, cfg.mean, generator)) - cfg.mean) for generator in draws]
 
 
-def error(cfg: Any, run: Run, n: int, seed: int) -> float:
-    x = run.rng("data", n, seed).numpy.normal(cfg.mean, 1.0, size=n)  # (n,)
-    return abs(estimate(x) - cfg.mean)
+def sample(n: int, mean: float, generator: np.random.Generator) -> np.ndarray:
+    """n normal numbers of this mean: (n,) float64."""
+    return generator.normal(mean, 1.0, size=n)
 ''',
     "papers/{name}/plots.py": '''"""The figures: each from rows of a table."""
 
@@ -101,7 +122,7 @@ def rate(rows: Sequence[Mapping[str, Any]]) -> plots.Figure:
     axis.legend()
     return figure
 ''',
-    "papers/{name}/train.py": '''"""{title} ({citation}). See README.md."""
+    "papers/{name}/train.py": '''"""{short}: what a run does, part by part. See README.md."""
 
 from __future__ import annotations
 
@@ -109,13 +130,11 @@ from common.experiment import Run, main, run_parts
 
 
 def train(cfg, run: Run) -> None:
-    from common.configs import at_least
-    from papers.{name} import studies  # heavy imports stay inside the job: --help is instant
+    from papers.{name} import parts  # heavy imports stay inside the job: --help is instant
 
-    at_least(cfg, {{"n": 1, "rate.n": 1, "rate.repeats": 1}})  # what no part could use is refused before the first
     run_parts(cfg, run, {{
-        "accuracy": studies.accuracy,  # E1: the estimate is close to the mean
-        "rate": studies.rate,  # E2: its error falls as 1 / sqrt(n)
+        "accuracy": parts.accuracy,  # sec. 1, E1: the estimate is close to the mean
+        "rate": parts.rate,  # sec. 2, E2: its error falls as 1 / sqrt(n)
     }})  # fmt: skip
 
 
@@ -130,17 +149,11 @@ if __name__ == "__main__":
   metric: accuracy.error
   op: "<="
   threshold: 0.1
-- id: E2.rate
-  statement: slope of ln error against ln n
-  source: the central limit theorem, -1/2
-  provenance: derived
-  metric: rate.slope
-  op: in
-  threshold: [-0.65, -0.35]
+  refuted_by: {{what: the first number alone, value: 1.0}}   # accuracy.first_error of the same run
 """,
-    "papers/{name}/README.md": """# {title}
+    "papers/{name}/README.md": """# {short}
 
-{citation}.
+{title} ({authors}, ICML 2024).
 
 ## 1. The problem
 
@@ -148,8 +161,7 @@ For a third-year student: what is given, what is wanted, why it is hard.
 
 ## 2. The idea
 
-One picture made by the code, once `make tables` has recorded it:
-`![what it shows](../../docs/results/figures/{name}/ci/rate.png)`.
+One picture made by the code, once `make tables` has recorded it: `![what it shows](record/figures/ci/rate.png)`.
 
 ## 3. The mathematics
 
@@ -188,11 +200,13 @@ defaults:
 hydra:
   searchpath: [pkg://configs.common]
 
-parts: [accuracy, rate]   # accuracy | rate, in this order
-seeds: [0, 1, 2]          # of each study; shifted by 1000 x seed
-n: 1000                   # samples
-mean: 2.0
-rate: {{n: [30, 100, 300, 1000], repeats: 50}}
+parts: [accuracy, rate]   # accuracy | rate, once; in this order
+seeds: [0, 1, 2]          # >= 0, once; of each study; shifted by 1000 x seed
+n: 1000                   # >= 1; samples
+mean: 2.0                 # any; what is estimated
+rate:
+  n: [30, 100, 300, 1000] # >= 1, increasing; samples of each estimate
+  repeats: 50             # >= 2; estimates at each n
 """,
     "configs/{name}/exp/smoke.yaml": """# @package _global_
 # every part once; a second, no claims
@@ -205,6 +219,7 @@ rate: {{n: [10, 30], repeats: 5}}
 n: 10000
 rate: {{repeats: 300}}
 """,
+    "tests/papers/{name}/__init__.py": "",
     "tests/papers/{name}/test_mechanism.py": '''"""Oracles first: closed forms, invariants, published constants. What papers share: tests/test_papers.py."""
 
 import numpy as np
@@ -224,43 +239,45 @@ def test_nothing_has_no_mean():
 }
 
 
-def scaffold(name: str, title: str, citation: str) -> list[str]:
+def scaffold(name: str, title: str, authors: str, short: str | None = None) -> list[str]:
     """Write the files of a new paper and return their paths. Raises UserError for a bad or taken name."""
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
         raise UserError(f"{name!r} cannot name a paper: use lower-case letters, digits and _, beginning with a letter")
     if (ROOT / "papers" / name).exists() or (ROOT / "configs" / name).exists():
         raise UserError(f"there is already something named {name!r} under papers/ or configs/: choose another name")
-    for text in (title, citation):
-        if '"' in text or "\n" in text or "\\" in text:
+    authors = re.sub(r",? *ICML 2024$", "", authors.strip()).strip("() ")
+    short = short or name
+    for text in (title, authors, short):
+        if not text.strip() or any(sign in text for sign in '"\n\\'):
             raise UserError(f"{text!r} goes into docstrings: leave out double quotes, backslashes and line breaks")
+    if ":" in short:
+        raise UserError(f"{short!r} is the short name: leave out the colon")
     written = []
     for path, content in FILES.items():
         path = path.format(name=name)
-        write_atomic(ROOT / path, content.format(name=name, title=title, citation=citation))
+        write_atomic(ROOT / path, content.format(name=name, title=title, authors=authors, short=short))
         written.append(path)
     return written
 
 
-def show_on_the_front_page() -> None:
-    """Give the paper its place in the pages, as `python -m scripts.pages` would."""
-    from scripts import pages
-
-    pages.write()
-
-
 def main(argv: Sequence[str]) -> int:
+    """Make the files, write the pages, and say what comes next."""
     parser = argparse.ArgumentParser(prog="python -m scripts.new_paper", description="Begin a paper.")
     parser.add_argument("name", help="of the package, such as quip_sharp")
     parser.add_argument("title", nargs="?", help="default: the name")
-    parser.add_argument("citation", nargs="?", default="ICML 2024")
+    parser.add_argument("authors", nargs="?", default="Author et al.")
+    parser.add_argument("--short", help="what one calls it, such as QuIP#; default: the name")
     arguments = parser.parse_args(argv)
     try:
-        for path in scaffold(arguments.name, arguments.title or arguments.name, arguments.citation):
+        made = scaffold(arguments.name, arguments.title or arguments.name, arguments.authors, arguments.short)
+        for path in made:
             print(path)
-        show_on_the_front_page()
+        from scripts import pages
+
+        pages.write()
     except (UserError, OSError) as error:
         return explain(error)
-    print(f"next: .venv/bin/python -m pytest -n0 tests/papers/{arguments.name}, then docs/add_a_paper.md")
+    print(f"next: make test PAPER={arguments.name}, then docs/add_a_paper.md")
     return 0
 
 

@@ -114,17 +114,21 @@ def differences(before: Mapping[str, Any], after: Mapping[str, Any], experiment:
 
 def copy_figures(paper: str, experiment: str, run: result.Result) -> list[str]:
     """Copy a run's figures into the record, in 256 colours; returns their paths below it."""
-    from PIL import Image
-
     target = folder(paper) / "figures" / experiment
     shutil.rmtree(target, ignore_errors=True)
     copied = []
     for figure in run.figures:
-        target.mkdir(parents=True, exist_ok=True)
-        with Image.open(run.folder / figure) as picture:
-            picture.convert("RGB").quantize(256).save(target / Path(figure).name, optimize=True)  # a third of the bytes
+        copy_picture(run.folder / figure, target / Path(figure).name)
         copied.append(f"figures/{experiment}/{Path(figure).name}")
     return copied
+
+
+def copy_picture(source: Path, target: Path) -> None:
+    """Copy a picture in 256 colours: a third of the bytes."""
+    from PIL import Image
+
+    with files.atomic_path(target) as scratch, Image.open(source) as picture:
+        picture.convert("RGB").quantize(256).save(scratch, format="PNG", optimize=True)
 
 
 def without_paths(note: str) -> str:

@@ -83,7 +83,9 @@ def test_bars_are_those_of_the_rows(card):
     figure = benchmarks.bars(ROWS, of="ms", by=["contestant"], over="n", ours="ours")
     assert [axis.get_title() for axis in figure.axes] == ["n 10", "n 1,000"]
     assert [[bar.get_width() for bar in axis.patches] for axis in figure.axes] == [[15.0, 20.0], [1500.0, 2000.0]]
-    assert figure.axes[0].get_xscale() == "log"
+    assert figure.axes[0].get_xscale() == "linear"
+    wide = benchmarks.bars([*ROWS, {"contestant": "slow", "n": 10, "ms": 1000.0}], of="ms", by=["contestant"], over="n")
+    assert [axis.get_xscale() for axis in wide.axes] == ["log", "linear"]
     assert figure.axes[0].patches[0].get_facecolor() != figure.axes[0].patches[1].get_facecolor()
 
 
