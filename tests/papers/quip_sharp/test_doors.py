@@ -343,6 +343,7 @@ def run_alone(code: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_layers_of_every_codebook_can_be_compiled():
     run_alone(
         """

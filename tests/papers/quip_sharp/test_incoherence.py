@@ -5,8 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from papers.quip_sharp import hadamard, synthetic
 from papers.quip_sharp import incoherence as inc
-from papers.quip_sharp import synthetic
 from papers.quip_sharp.incoherence import draw, rotate_hessian, rotate_weight, unrotate_weight
 
 
@@ -82,6 +82,20 @@ def test_rht_makes_weight_and_hessian_incoherent(seed):
 def test_lemma_bounds_at_the_size_of_experiment_e1():
     assert inc.mu_weight_bound(256, 512) == pytest.approx(35.6, abs=0.1)
     assert inc.mu_hessian_bound(512) == pytest.approx(6.0, abs=0.1)
+
+
+def test_without_signs_a_weight_that_lines_up_with_the_transform_breaks_the_bound():
+    """One entry after the transform: mu_W = sqrt(mn). With random signs the lemma holds for this weight as for any."""
+    m, n = 256, 512
+    spike = torch.zeros(m, n)
+    spike[3, 5] = 1
+    W = hadamard.transform(hadamard.transform(spike, inverse=True).T, inverse=True).T
+    plain = hadamard.transform(hadamard.transform(W).T).T
+    assert inc.mu_weight(plain) == pytest.approx((m * n) ** 0.5, rel=1e-3)
+    assert inc.mu_weight(plain) > inc.mu_weight_bound(m, n)
+    for seed in range(5):
+        U, V = draw("rht", m, gen(seed)), draw("rht", n, gen(seed + 100))
+        assert inc.mu_weight(rotate_weight(W, U, V)) < inc.mu_weight_bound(m, n)
 
 
 def test_mu_of_a_flat_matrix_is_one():

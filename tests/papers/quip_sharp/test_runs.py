@@ -32,7 +32,7 @@ from papers.quip_sharp.quantize_llm import quantize_model, rows_of
 from papers.quip_sharp.quantize_weight import BASELINES, METHODS, widths
 from papers.quip_sharp.scaling import compare, interpolate
 
-SMALL = ["data.context=32", "data.characters=20000", "data.calibration_sequences=4", "data.test_chunks=2", "threads=1"]
+SMALL = ["data.context=32", "data.calibration_sequences=4", "data.test_chunks=2"]
 
 
 def outcome(result):
@@ -70,6 +70,7 @@ experiment.launch("quip_sharp", sys.argv[1:])
 """
 
 
+@pytest.mark.slow
 def test_smoke_killed_in_the_middle_and_resumed_ends_as_the_uninterrupted_one(tmp_path, llama):
     """Layer 0 of the model that is tuned is on disk, its other layer and the tuning end to end are still to come."""
     line = ["+exp=smoke", *small_job(tmp_path, llama)]
@@ -87,8 +88,8 @@ def test_smoke_killed_in_the_middle_and_resumed_ends_as_the_uninterrupted_one(tm
     assert outcome(resumed) == outcome(whole)
 
 
-def test_two_runs_with_one_seed_are_identical_and_another_seed_is_not():
-    line = [*SMALL, "parts=[language]", "methods=[quip_sharp]"]
+def test_two_runs_with_one_seed_are_identical_and_another_seed_is_not(tmp_path, llama):
+    line = [*small_job(tmp_path, llama), *SMALL, "parts=[language]", "methods=[quip_sharp]"]
     first, again, other = (outcome(launch("quip_sharp", [*line, *seed])) for seed in ([], [], ["seed=1"]))
     assert first == again
     assert first[0] != other[0]
@@ -170,17 +171,26 @@ def test_paper_scale_settings_run_end_to_end_on_a_small_model(tmp_path, llama):
 # ---------------------------------------------------------------------------------------------- quantize and evaluate
 
 
-def test_quantize_then_evaluate_agree_and_the_size_is_exact(tmp_path):
+def test_quantize_then_evaluate_agree_and_the_size_is_exact(tmp_path, llama):
     out = tmp_path / "quantised"
-    made = launch("quip_sharp", [*SMALL, f"out={out}"], verb="quantize")
-    found = launch("quip_sharp", [*SMALL[:2], "data.test_chunks=2", "threads=1", f"model.path={out}", "prompt=def", "new_tokens=4"],
-                   verb="evaluate")  # fmt: skip
+    small = [*small_job(tmp_path, llama), *SMALL]
+    made = launch("quip_sharp", [*small, f"out={out}"], verb="quantize")
+    line = [
+        f"model.path={out}",
+        small[2],
+        "data.context=32",
+        "data.test_chunks=2",
+        "threads=1",
+        "prompt=def",
+        "new_tokens=4",
+    ]
+    found = launch("quip_sharp", line, verb="evaluate")
     assert found.metrics["perplexity"] == made.metrics["perplexity.quantized"]
     assert made.record["claims"] == found.record["claims"] == []  # they are on the paper's own experiments
     assert found.metrics["bits_per_weight"] == made.metrics["bits_per_weight"]
     assert found.record["tables"]["generated"][0]["text"].startswith("def")
     with pytest.raises(UserError, match="not empty"):
-        launch("quip_sharp", [*SMALL, f"out={out}"], verb="quantize")
+        launch("quip_sharp", [*small, f"out={out}"], verb="quantize")
     state = load_file(out / "model.safetensors")
     state.pop("model.layers.0.mlp.down_proj.words")
     save_file(state, out / "model.safetensors", metadata={"format": "pt"})
@@ -196,16 +206,16 @@ def test_quantize_then_evaluate_agree_and_the_size_is_exact(tmp_path):
     ("line", "words"),
     [
         (["out=/proc/nope"], "out=/proc/nope cannot be written"),
-        (["out=x", "data.context=4096"], "256"),
+        (["out=x", "data.context=4096"], "more than the model's 64"),
         (["out=x", "data.characters=30"], "tokens"),
-        (["out=x", "data.sampling=documents", "data.characters=2000"], "of 256 documents"),
+        (["out=x", "data.sampling=documents"], "only 1 of 4 documents"),
         (["out=x", "data.calibration=/nowhere.txt"], "nowhere"),
     ],
 )
-def test_what_only_the_machine_can_refuse_gets_one_sentence(line, words, tmp_path, monkeypatch):
+def test_what_only_the_machine_can_refuse_gets_one_sentence(line, words, tmp_path, llama, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match=words) as caught:
-        launch("quip_sharp", [*line, "evaluate=false"], verb="quantize")
+        launch("quip_sharp", [*small_job(tmp_path, llama), *SMALL, *line], verb="quantize")
     assert "\n" not in str(caught.value)
 
 
@@ -216,9 +226,9 @@ def test_plan_has_each_tuned_model_after_the_one_it_begins_with_and_ablations_at
                     ("rtn", 3, False), ("quip_sharp", 3, False), ("quip_sharp", 4, True)]  # fmt: skip
 
 
-def test_a_model_to_be_tuned_is_quantised_once_and_tuning_resumes_after_a_kill(monkeypatch, tmp_path):
+def test_a_model_to_be_tuned_is_quantised_once_and_tuning_resumes_after_a_kill(monkeypatch, tmp_path, llama):
     """The words of the untuned model are the tuned one's; and a run that stops after a saved step ends as one that did not."""
-    line = [*SMALL, "parts=[language]", "methods=[quip_sharp]", "finetune=true", "tuning.valid=2", "tuning.save_seconds=0",
+    line = [*small_job(tmp_path, llama), *SMALL, "parts=[language]", "methods=[quip_sharp]", "finetune=true", "tuning.valid=2", "tuning.save_seconds=0",
             "tuning.end_to_end.sequences=4", "tuning.end_to_end.batch_size=2"]  # fmt: skip
     calls = []
     monkeypatch.setattr(resumable, "quantize_model", lambda *a, **k: calls.append(1) or quantize_model(*a, **k))
@@ -252,7 +262,7 @@ def test_a_model_without_linears_is_refused(tmp_path):
     for file in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(STDLIB_LM / file, folder / file)
     with pytest.raises(UserError, match=r"no nn\.Linear"):
-        launch("quip_sharp", [*SMALL, f"model.path={folder}", "parts=[language]"])
+        launch("quip_sharp", [*SMALL, f"model.path={folder}", "parts=[language]", "threads=1"])
 
 
 def test_a_model_that_overflows_is_refused_in_words(tmp_path, llama):
@@ -262,7 +272,7 @@ def test_a_model_that_overflows_is_refused_in_words(tmp_path, llama):
     state["model.layers.0.mlp.up_proj.weight"].fill_(float("inf"))
     save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(UserError, match="NaN or infinite"):
-        launch("quip_sharp", [*SMALL, f"model.path={folder}", "parts=[language]"])
+        launch("quip_sharp", [*SMALL, f"model.path={folder}", "parts=[language]", "threads=1"])
 
 
 # --------------------------------------------------------------------------------------------------- what they stand on
@@ -398,7 +408,7 @@ def test_hidden_states_that_a_killed_run_left_are_cleared(tmp_path):
     assert resumable.LanguageModelJob(cfg, SimpleNamespace(dir=tmp_path / "other" / "0"), None).offload != str(own)
 
 
-def test_a_quantize_job_that_dies_after_saving_goes_on(tmp_path, monkeypatch):
+def test_a_quantize_job_that_dies_after_saving_goes_on(tmp_path, llama, monkeypatch):
     save = transformers_io.save_pretrained
 
     def dies(*args):
@@ -408,7 +418,11 @@ def test_a_quantize_job_that_dies_after_saving_goes_on(tmp_path, monkeypatch):
     monkeypatch.setattr(transformers_io, "save_pretrained", dies)
     out = tmp_path / "quantised"
     with pytest.raises(Interrupted):
-        launch("quip_sharp", [*SMALL, f"out={out}", f"paths.runs={tmp_path}/runs"], verb="quantize")
+        launch(
+            "quip_sharp",
+            [*small_job(tmp_path, llama), *SMALL, f"out={out}", f"paths.runs={tmp_path}/runs"],
+            verb="quantize",
+        )
     monkeypatch.undo()
     folder = tmp_path / "runs" / "quip_sharp" / "default" / "latest"
     assert launch("quip_sharp", [f"resume={folder}"], verb="quantize").metrics["megabytes"] > 0
@@ -416,11 +430,11 @@ def test_a_quantize_job_that_dies_after_saving_goes_on(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("verb", ["quantize", "evaluate"])
 def test_a_tokenizer_of_another_model_is_an_error(verb, tmp_path, llama):
-    folder = small_model(tmp_path, llama)
-    llama(vocab_size=100).save_pretrained(folder)
-    line = [f"model.path={folder}", "data.context=16", "data.test_chunks=2", "threads=1"]
+    line = [*small_job(tmp_path, llama), *SMALL]
+    llama(vocab_size=100).save_pretrained(tmp_path / "model")
+    line = [*line, f"out={tmp_path / 'out'}"] if verb == "quantize" else [line[0], *line[2:4], "data.context=16"]
     with pytest.raises(UserError, match="its model knows 100"):
-        launch("quip_sharp", [*line, f"out={tmp_path / 'out'}"] if verb == "quantize" else line, verb=verb)
+        launch("quip_sharp", line, verb=verb)
 
 
 def test_evaluation_of_damaged_weights_is_an_error(tmp_path, llama):
@@ -463,7 +477,7 @@ def test_who_holds_a_batch_keeps_its_values_when_it_is_replaced(tmp_path):
     assert (states[0] == 0).all()
 
 
-@pytest.mark.parametrize(("three", "four", "wins"), [(11.0, 12.0, 3), (12.0, 12.0, 3), (12.0, 11.0, 0)])
+@pytest.mark.parametrize(("three", "four", "wins"), [(12.0, 12.0, 3), (12.0, 11.0, 0)])
 def test_scaling_counts_the_sizes_at_which_three_bits_are_as_good_as_four(
     three, four, wins, tmp_path, llama, monkeypatch
 ):

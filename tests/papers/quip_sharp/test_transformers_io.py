@@ -143,6 +143,7 @@ def test_bits_per_weight_count_every_stored_bit(quantized, folder):
     assert bits_per_weight(quantized) == pytest.approx(summary(quantized)["bits_per_weight"])
 
 
+@pytest.mark.slow
 def test_a_fresh_process_computes_the_same(llama, tokens, tmp_path):
     """Of every codebook: whoever has quantised in this process has all tables at hand, which hides what loading needs."""
     recipes = [("quip_sharp", 1), ("quip_sharp", 2), ("quip_sharp", 3), ("quip_sharp_d4", 2), ("quip_sharp_no_e8", 2)]
