@@ -415,17 +415,20 @@ def test_a_quantize_job_that_dies_after_saving_goes_on(tmp_path, llama, monkeypa
         save(*args)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(transformers_io, "save_pretrained", dies)
-    out = tmp_path / "quantised"
-    with pytest.raises(Interrupted):
-        launch(
-            "quip_sharp",
-            [*small_job(tmp_path, llama), *SMALL, f"out={out}", f"paths.runs={tmp_path}/runs"],
-            verb="quantize",
-        )
-    monkeypatch.undo()
+    line = [*small_job(tmp_path, llama), *SMALL, "out=quantised", f"paths.runs={tmp_path}/runs"]
+    begun, elsewhere = tmp_path / "begun", tmp_path / "elsewhere"
+    begun.mkdir()
+    elsewhere.mkdir()
+    monkeypatch.chdir(begun)
+    with monkeypatch.context() as patched:
+        patched.setattr(transformers_io, "save_pretrained", dies)
+        with pytest.raises(Interrupted):
+            launch("quip_sharp", line, verb="quantize")
+    monkeypatch.chdir(elsewhere)  # `out` means what it meant where the run began
     folder = tmp_path / "runs" / "quip_sharp" / "default" / "latest"
     assert launch("quip_sharp", [f"resume={folder}"], verb="quantize").metrics["megabytes"] > 0
+    assert (begun / "quantised" / "model.safetensors").exists()
+    assert not list(elsewhere.iterdir())
 
 
 @pytest.mark.parametrize("verb", ["quantize", "evaluate"])
