@@ -77,13 +77,13 @@ def claim_rows(claims: Iterable[Mapping[str, Any]]) -> list[dict[str, str]]:
     return [
         {
             "claim": claim["id"],
+            "verdict": verdict(claim),
             "statement": " ".join(claim["statement"].split()),
-            "paper": papers_value(claim),
             "ours": measured(claim),
             "threshold": threshold(claim),
             **({"refuted by": refutation(claim)} if refuted else {}),
             "gate": "yes" if claim["gate"] else "no",
-            "verdict": verdict(claim),
+            "paper": papers_value(claim),
         }
         for claim in claims
     ]
