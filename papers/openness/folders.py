@@ -296,11 +296,14 @@ def _with_bases(reading: _Reading, card: _Card, own: _Licence | None, found: lis
                 "base_unread", f"the licence of the base {base} is not known: its terms may bind these weights too"
             )
             unread = _Licence(base, Span(NO_RIGHTS, ALL_RIGHTS))
-            own = unread if own is None else _Licence(own.text, own.span & unread.span, own.atoms)
+            own = _Licence(own.text, own.span & unread.span, own.atoms) if own else None
             found.append(key)
             continue
         cycle = any(code == "base_cycle" for code, _ in reading.warnings)
-        if own is None:
+        if own is None:  # no licence of its own is named: whatever it is, the base's joins
+            if reading.absent == "unknown" and not theirs.span.low.relicense_derivative:
+                reading.warn("base_licence", f"the base {base} is under {theirs.text}, which holds here too")
+                own = _Licence(theirs.text, Span(NO_RIGHTS, theirs.span.high), theirs.atoms)
             continue
         if whole or cycle or not theirs.span.low.relicense_derivative:
             if not theirs.span.low.relicense_derivative or (own.span & theirs.span) != own.span:

@@ -26,7 +26,7 @@ from papers.openness.taxonomy import IDS, INFERENCE, PRETRAINING_CODE, PRETRAINI
 
 def tables(run: Run) -> None:
     """Say that the shipped tables are used."""
-    run.use_data("openness_tables", "package", "papers/openness/tables", data.fingerprint())
+    run.use_data("papers.openness.tables", "real", "papers/openness/tables", data.fingerprint())
 
 
 def _table(cfg: Any, sample: str) -> list[Profile]:
