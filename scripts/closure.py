@@ -42,7 +42,7 @@ def imported(path: Path) -> frozenset[str]:
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
         elif isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in LOADERS:
-            names |= {argument.value for argument in node.args[:1] if isinstance(argument, ast.Constant)}
+            names |= {str(argument.value) for argument in node.args[:1] if isinstance(argument, ast.Constant)}
     return frozenset(names)
 
 

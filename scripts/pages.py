@@ -68,7 +68,10 @@ def write() -> list[Path]:
     changed = [path for path, text in wanted.items() if not path.exists() or path.read_text() != text]
     for path in changed:
         files.write_atomic(path, wanted[path])
-    return changed + [path for path in stale(wanted) if path.unlink() is None]
+    gone = stale(wanted)
+    for path in gone:
+        path.unlink()
+    return changed + gone
 
 
 def stale(wanted: Mapping[Path, str]) -> list[Path]:

@@ -57,7 +57,7 @@ def add(recorded: dict[str, Any], experiment: str, fingerprint: str, run: result
     less_real = previous is not None and KINDS.index(previous["kind"]) < KINDS.index(kind)
     where = {"machine": run.machine, "versions": run.versions}
     for claim in run.claims:
-        entry = {"experiment": experiment, "recorded_at": now, "data": kind_of_data(claim, run.data)}
+        entry: dict[str, Any] = {"experiment": experiment, "recorded_at": now, "data": kind_of_data(claim, run.data)}
         entry = {key: (claim | entry)[key] for key in MEASURED}
         if claim.get("interval"):
             entry["interval"] = claim["interval"]

@@ -338,7 +338,7 @@ def standardise(series: Series, train_rows: int) -> tuple[NDArray, NDArray, NDAr
     """Values as z-scores by the mean and population deviation of the first `train_rows` rows; returns them, mean, std. Gaps stay NaN."""
     train = series.values[:train_rows]
     if empty := [
-        column for column, gone in zip(series.columns, np.isnan(train).all(axis=0).tolist(), strict=True) if gone
+        column for column, gone in zip(series.columns, np.atleast_1d(np.isnan(train).all(axis=0)), strict=True) if gone
     ]:
         raise UserError(f"column {empty[0]!r} of {series.name} has no value in the {train_rows} training rows: drop it by data.drop=[{empty[0]}]")  # fmt: skip
     whole = not np.isnan(train).any()

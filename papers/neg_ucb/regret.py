@@ -108,5 +108,7 @@ def comparisons(
         numbers["acceptance_gain"] = acceptance["neg_ucb"] - max(acceptance[name] for name in rivals)
     if "lin_greedy" in found:
         shares = [[r["tail_share"] for r in found[method]] for method in ("neg_ucb", "lin_greedy")]
-        numbers.update(paired.named("gain_over_greedy", paired.gain(*shares, run.rng("paired", task, "share").numpy)))
+        numbers.update(
+            paired.named("gain_over_greedy", paired.gain(shares[0], shares[1], run.rng("paired", task, "share").numpy))
+        )
     return numbers, ratios

@@ -42,7 +42,7 @@ def search(cfg: Any, run: Run, world: World, task: Mapping[str, Any], method: st
         stage = f"tune.{task['name']}.{method}.{i}.{seeds[0]}"
         return run.stage(stage, _regrets, run, world, task, method, entry | drawn[i], list(seeds))
 
-    trials = []
+    trials: list[dict[str, Any]] = []
     for i, settings in enumerate(drawn):
         trials.append({"settings": settings, "regrets": regrets(i, first), "final": None})
     order = sorted(range(len(trials)), key=lambda i: float(np.mean(trials[i]["regrets"])))

@@ -221,7 +221,7 @@ def methods(n: int) -> Figure:
     s, e, rows = int(0.3 * n), int(0.69 * n), segment.tree.rows
     figure, axes = plt.subplots(1, 4, figsize=(11, 2.7), sharey=True, layout="constrained")
     for axis, method in zip(axes, ("tree", "optimized_postfilter", "three_split", "super_postfilter"), strict=True):
-        pieces, _, _ = segment.explain(s, e, Options(METHODS.index(method), 10, 1, 100, 0.0, 0), None)
+        pieces, _, _ = segment.explain(s, e, 10, Options(METHODS.index(method), 10, 1, 100, 0.0, 0), None)
         searched = {
             tuple(buckets)
             for buckets in np.stack([segment.start, segment.end], 1)[
