@@ -26,7 +26,7 @@ def code_of(error: BaseException) -> int:
         return error.code
     if isinstance(error, KeyboardInterrupt):
         return 130
-    return USER if isinstance(error, UserError) else BUG
+    return getattr(error, "exit_code", USER) if isinstance(error, UserError) else BUG
 
 
 def as_ending(error: BaseException) -> BaseException:
@@ -47,7 +47,7 @@ def explain(error: BaseException) -> int:
     if isinstance(error, BrokenPipeError):
         return flushed(DONE)  # the reader of our output had enough
     code = code_of(error)
-    if code == USER:
+    if isinstance(error, UserError):
         tell(f"error: {error}")
     elif isinstance(error, Interrupted):
         tell(f"interrupted: what was finished is kept{f', go on with resume={folder}' if folder else ''}")

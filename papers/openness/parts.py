@@ -144,6 +144,21 @@ def o2(cfg: Any, run: Run) -> None:
     run.log({"o2": {"mean_closed": float(np.mean(found["low"])), "mean_public": float(np.mean(found["high"])), "n_closed": len(found["low"]),
                     "n_public": len(found["high"]), "best_matched": best, "best_of_all": top,
                     "best_matched_is_public": int((_level(profiles, max(found["best"].values())[1]) or 0) >= 3)}})  # fmt: skip
+    rated = analyses.rated_in_arena(profiles)
+    elo, month, score = (
+        [e for _, e in rated],
+        [analyses.months(p) for p, _ in rated],
+        [p.score or 0.0 for p, _ in rated],
+    )
+    upper = sorted(zip(elo, score, strict=True))[3:]
+    run.log(
+        {
+            "o2.month.rho": stats.spearman(month, elo).value,
+            "o2.given_month.rho": stats.partial_spearman(score, elo, month),
+        }
+    )
+    rest = stats.spearman([e for e, _ in upper], [s for _, s in upper])
+    run.log({"o2.without_lowest_three": {"rho": rest.value, "p": rest.p}})
     run.log({"o2.p_mann_whitney": _mann_whitney(found["low"], found["high"])})
     run.table(
         "arena", [dict(zip(("model", "score", "weights", "rating"), pair, strict=True)) for pair in found["pairs"]]

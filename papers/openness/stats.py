@@ -93,6 +93,13 @@ def spearman(x: Sequence[float], y: Sequence[float], resamples: int = 0, generat
     return _with_interval(lambda u, v: _pearson(ranks(u), ranks(v)), a, b, rho, p, resamples, generator)
 
 
+def partial_spearman(x: Sequence[float], y: Sequence[float], given: Sequence[float]) -> float:
+    """Spearman's rho of x and y with the ranks of a third variable held fixed."""
+    a, b, c = ranks(x), ranks(y), ranks(given)
+    xy, xz, yz = _pearson(a, b), _pearson(a, c), _pearson(b, c)
+    return (xy - xz * yz) / float(np.sqrt((1 - xz**2) * (1 - yz**2)))
+
+
 def _pair(x: Sequence[float], y: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
     a, b = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
     if len(a) != len(b) or len(a) < 3:

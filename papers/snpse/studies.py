@@ -127,7 +127,7 @@ def corrections(cfg: Any, run: Run) -> None:
     run.log({"corrections": {**mean, "t_minus_best": mean["t"] - min(mean["a"], mean["b"]), "c_minus_t": mean["c"] - mean["t"],
                              "c_minus_best": mean["c"] - min(mean["a"], mean["b"]), "b_minus_t": mean["b"] - mean["t"]}})  # fmt: skip
     if ess := [r["ess"] for r in rows if r["method"] == "b" and r["ess"] is not None]:
-        run.log({"corrections.ess_b": float(np.mean(ess))})
+        run.log({"corrections.ess_b": float(np.mean([float(value) for value in ess]))})
     run.table("corrections", rows)
 
 
