@@ -139,23 +139,24 @@ def postfilter(points, graphs, q, piece, max_beam, top, size, near, work):
     place = place_of(graphs.layout, piece[0])
     w = points.live[hi] - points.live[lo]
     want, widest = min(k, w), min(max_beam, place.size)
-    computed = 0
+    # a point expanded brings at most R distances; where the window is the whole node, a search computes no more than a scan
+    most, computed = w + 1 - graphs.G.shape[1] if hi - lo < place.size else np.int64(1) << 62, 0
     if want == 0:
         return size, computed
     beam = min(max(piece[3], 1), widest)
     while True:
-        frontier, number, _ = beam_search(points.X, graphs.G, place, q, beam, beam, work, most=w + 1 - computed)
+        frontier, number, _ = beam_search(points.X, graphs.G, place, q, beam, beam, work, most=most - computed)
         computed += number
         found = take_all(points, place, lo, hi, want, near, work, frontier)
-        if found >= want or beam == widest or computed > w:
+        if found >= want or beam == widest or computed >= most:
             break
         beam = min(2 * beam, widest)
     final = min(multiply * beam, widest)
-    if found >= want and final > beam and computed <= w:
-        frontier, number, _ = beam_search(points.X, graphs.G, place, q, final, final, work, most=w + 1 - computed)
+    if found >= want and final > beam and computed < most:
+        frontier, number, _ = beam_search(points.X, graphs.G, place, q, final, final, work, most=most - computed)
         computed += number
         found = take_all(points, place, lo, hi, want, near, work, frontier)
-    if found < want or computed > w:
+    if found < want or computed >= most:
         size, number = scan(points, q, lo, hi, k, top, size)
         return size, computed + number
     for t in range(want):
@@ -188,6 +189,9 @@ def adapt(points, G, place, q, piece, needs, top, size, work):
     gives up, having computed piece[3] distances or foreseeing more than `else_`; then some of the window is in `top` already.
     """
     limits, reach, prices, spread, else_ = needs
+    budget = (
+        piece[3] if piece[2] - piece[1] < place.size else np.int64(1) << 62
+    )  # a whole node has no more than a scan of it
     X, keys, pool, seen, fresh, k = points.X, work.keys, work.pool, work.seen, work.fresh, len(top) - 1
     live, single = points.live, len(points.twins.of) == 0
     lo, hi, first, row, entry = piece[1], piece[2], place.first, place.row, place.entry
@@ -240,7 +244,7 @@ def adapt(points, G, place, q, piece, needs, top, size, work):
                 if at >= frontier:
                     break
                 continue
-        if computed > piece[3]:
+        if computed + G.shape[1] > budget:
             return size, computed, False
         key = keys[at]
         keys[at] = key | ONE

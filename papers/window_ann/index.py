@@ -15,7 +15,7 @@ from papers.window_ann import storage
 from papers.window_ann.compiled import aligned
 from papers.window_ann.executor import Asked
 from papers.window_ann.planner import Planner
-from papers.window_ann.plans import METHODS, SCAN, Costs, Options
+from papers.window_ann.plans import ADAPT, METHODS, SCAN, Costs, Options
 from papers.window_ann.segment import NEEDS, Segment, Shape
 from papers.window_ann.vamana import check_options
 from papers.window_ann.windows import (
@@ -29,6 +29,7 @@ from papers.window_ann.windows import (
     reversed_windows,
 )
 
+NAMES = np.array(METHODS)
 METRICS = ("euclidean", "angular", "inner")
 UNLIKE = 0.5  # of a batch's queries farther from the data than nearly all that were measured: the user is told
 SOME = 16  # queries a batch must have for that
@@ -161,8 +162,7 @@ class WindowIndex:
             raise ValueError(f"{name} has {X.shape[1]} columns and the index {d}")
         with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused
             X = np.ascontiguousarray(X if self.scale == 1.0 else X * self.scale, np.float32)
-        finite = np.isfinite(X).all(axis=1)
-        if not finite.all():
+        if not np.isfinite(X.sum(dtype=np.float64)) and not (finite := np.isfinite(X).all(axis=1)).all():
             raise ValueError(f"{name} has NaN or infinite values, first in row {int(np.argmin(finite))}")
         if self.metric == "angular":
             norm = np.linalg.norm(X.astype(np.float64), axis=1, keepdims=True)
@@ -260,8 +260,8 @@ class WindowIndex:
             )
         if method == "auto":
             self._look_at(Q)
-        computed = np.sum([f[2] for f in found], axis=0)
-        return ids, distances, Counts(computed, np.array(METHODS)[found[0][3]])  # the oldest segment is the largest
+        computed = found[0][2] if len(found) == 1 else np.sum([f[2] for f in found], axis=0)
+        return ids, distances, Counts(computed, NAMES[found[0][3]])  # the oldest segment is the largest
 
     def _look_at(self, Q: np.ndarray) -> None:
         """Warn, once, where the queries are not of the kind that the recall was measured for."""
@@ -274,23 +274,25 @@ class WindowIndex:
                           "may not be reached: give a sample of them, fit(X, labels, queries=...) or calibrate(queries)", stacklevel=4)  # fmt: skip
 
     def _windows(self, lo: Any, hi: Any, nq: int) -> tuple[Bounds, Bounds, int]:
-        """lo, hi in the labels' type as (nq, m), and m. Raises ValueError for shapes that do not fit and for lo > hi."""
+        """lo, hi in the labels' type, of shapes that broadcast to (nq,) or (nq, m), and m. Raises ValueError for shapes that do not fit and for lo > hi."""
         dtype = self.label_type
         low, high = bounds(dtype, lo, "lo"), bounds(dtype, hi, "hi")
         shape = low.floor.shape, high.floor.shape
-        try:
-            m = max([s[1] for s in shape if len(s) == 2], default=1)
-            low, high = (
-                Bounds(*(np.broadcast_to(x if x.ndim == 2 else np.broadcast_to(x, (nq,))[:, None], (nq, m)) for x in b))
-                for b in (low, high)
-            )
-        except (ValueError, IndexError):
+        wide = [s for s in shape if len(s) == 2]
+        m = max((s[1] for s in wide), default=1)
+        if any(len(s) > 2 or (len(s) == 1 and s[0] not in (1, nq)) for s in shape) or any(
+            s[0] not in (1, nq) or s[1] not in (1, m) for s in wide
+        ):
             raise ValueError(
                 f"lo has shape {shape[0]} and hi {shape[1]} for {nq} queries: give scalars, (nq,), or (nq, m) for unions"
-            ) from None
+            )
+        if wide:  # the others are columns beside it
+            low, high = (
+                b if len(s) != 1 else Bounds(*(x[:, None] for x in b)) for s, b in zip(shape, (low, high), strict=True)
+            )
         wrong = reversed_windows(low, high)
         if wrong.any():
-            i = int(np.argwhere(wrong)[0][0])
+            i = int(np.argwhere(np.atleast_1d(wrong))[0][0])
             raise ValueError(f"lo > hi in window {i} ({_shown(lo, i)} > {_shown(hi, i)}): swap them")
         return low, high, m
 
@@ -301,13 +303,17 @@ class WindowIndex:
         segment = planner.segment
         S, E = rank_interval(segment.labels, lo, hi, closed)
         if m > 1:
-            S, E = disjoint(S, E)
+            S, E = disjoint(np.broadcast_to(S, (len(Q), m)), np.broadcast_to(E, (len(Q), m)))
             m = S.shape[1]
+        elif S.size != len(Q):
+            S, E = np.full(len(Q), S.ravel()[0]), np.full(len(Q), E.ravel()[0])
         costs = self._costs(planner, k, METHODS[options.method], recall)
         many = Q if m == 1 else np.repeat(Q, m, axis=0)
         asked = Asked(many, np.ascontiguousarray(S.ravel()), np.ascontiguousarray(E.ravel()))
         rank, distance, computed, chosen = segment.search(asked, k, options, costs)
-        ids = np.where(rank >= 0, segment.ids[rank], -1)
+        ids = segment.ids[rank]
+        if rank[:, -1].min(initial=0) < 0:
+            ids[rank < 0] = -1
         if self.metric == "inner":
             product = np.einsum("qkd,qd->qk", segment.X[rank], many)  # the column that is theirs alone is 0 in queries
             distance = np.where(rank >= 0, -product, np.inf).astype(np.float32)
@@ -327,7 +333,8 @@ class WindowIndex:
     def explain(self, lo: Any, hi: Any, closed: str = "both", k: int = 10, **options: Any) -> dict[str, Any]:
         """The plan of one window: its ranks, the method, its pieces and what auto thinks it costs, in distances.
 
-        Each piece says what is done (`scan`, or `graph` with the node's size and the beam) for which ranks.
+        Each piece says what is done for which ranks: `scan`, or `graph` with its node and the beam, or, for auto, the distances
+        after which the search gives up.
         """
         self._fitted()
         self._check_k(k)
@@ -337,15 +344,16 @@ class WindowIndex:
         if unknown := set(options) - {"beam", "multiply", "max_beam", "min_ratio", "compat", "recall"}:
             raise ValueError(f"unknown option {', '.join(sorted(unknown))}: explain takes those of search_counted")
         lo, hi, _ = self._windows(lo, hi, 1)
-        s, e = (int(x[0, 0]) for x in rank_interval(segment.labels, lo, hi, closed))
+        s, e = (int(x.ravel()[0]) for x in rank_interval(segment.labels, lo, hi, closed))
         chosen = Options(METHODS.index(method), options.get("beam", 40), options.get("multiply", 1), options.get("max_beam", 10_000),
                          options.get("min_ratio") or 0.0, int(options.get("compat") == "official"))  # fmt: skip
         costs = self._costs(self.planners[0], k, method, options.get("recall"))
         pieces, number, cost = segment.explain(s, e, int(k), chosen, costs)
         listed = [
             {"do": "scan", "ranks": (lo_, hi_)} if node == SCAN else
-            {"do": "graph", "ranks": (lo_, hi_), "node": (int(segment.start[node]), int(segment.end[node])), "beam": beam}
-            for node, lo_, hi_, beam, _ in pieces.tolist()
+            {"do": "graph", "ranks": (lo_, hi_), "node": (int(segment.start[node]), int(segment.end[node])),
+             "most" if multiply == ADAPT else "beam": beam}
+            for node, lo_, hi_, beam, multiply in pieces.tolist()
         ]  # fmt: skip
         return {
             "ranks": (s, e),

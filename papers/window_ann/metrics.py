@@ -21,6 +21,15 @@ def recall(ids: np.ndarray, truth: np.ndarray, k: int | None = None) -> float:
     return float((found[some] / wanted[some]).mean()) if some.any() else 1.0
 
 
+def recall_by_distance(distances: np.ndarray, true: np.ndarray) -> float:
+    """`recall` where rows may be equal: found is what is no farther than the k-th of the true distances. (nq, k), inf for missing."""
+    there = np.isfinite(true)
+    limit = np.where(there, true, -np.inf).max(axis=1, keepdims=True)
+    found = (np.isfinite(distances) & (distances <= limit * (1 + 1e-5) + 1e-9)).sum(axis=1)
+    wanted = there.sum(axis=1)
+    return float((np.minimum(found, wanted)[wanted > 0] / wanted[wanted > 0]).mean()) if wanted.any() else 1.0
+
+
 def pareto(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
     """The (quality, speed) points that no other beats in both, by rising quality. Larger is better in both."""
     front: list[tuple[float, float]] = []

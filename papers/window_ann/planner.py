@@ -19,7 +19,7 @@ import numpy as np
 
 from papers.window_ann import probe
 from papers.window_ann.executor import Asked, place_of
-from papers.window_ann.plans import CLOSE, FAR, NEAR, POSTFILTER, Costs, Options
+from papers.window_ann.plans import CLOSE, FAR, NEAR, POSTFILTER, SURE, Costs, Options
 from papers.window_ann.segment import Segment
 from papers.window_ann.twins import representatives
 
@@ -28,17 +28,19 @@ RANKS = np.unique(np.round(2.0 ** np.arange(0, 8.1, 0.5)).astype(np.int64))  # t
 SIZES = 4  # node sizes that are measured
 NODES = 2  # at most so many of one size
 QUERIES = 48  # of one node, and so many from elsewhere
+ENOUGH = 12  # of those, to go by
 ASKED = 32  # queries that are compared with those
-NEXT_TO = 0.3
+NEXT_TO = 0.2  # of the distance to the tenth neighbour: how close to a point CLOSE queries are
 WITHIN = 0.95
 DRIFT = 0.28  # `apart` is a third where labels are independent
-MARGIN = 0.2  # of what the wanted recall leaves to 1, added to it: what is measured on a few queries is not sure
+MARGIN = 0.1  # of what the wanted recall leaves to 1, added to it: what is measured on a few queries is not sure
 
 
 class Curves(NamedTuple):
     """sizes: (a,) log2 of node sizes; found: (3, a, beams, ranks), for queries of NEAR, FAR and CLOSE;
     cost: (3, a, beams); reach: (a, ranks) squared distance to the r-th nearest that WITHIN of the near queries keep; apart:
-    (1,), a third where the nearest of a query have any label, less where labels go with places.
+    (1,), a third where the nearest of a query have any label, less where labels go with places; gather: (a, 2), how many
+    times k of the nearest hold k of a window of a half and a quarter of the node, around the query: 2 and 4, or fewer there.
     """
 
     sizes: np.ndarray
@@ -46,8 +48,9 @@ class Curves(NamedTuple):
     cost: np.ndarray
     reach: np.ndarray
     apart: np.ndarray
+    gather: np.ndarray
 
-    def costs(self, target: float, graph_cost: float) -> Costs:
+    def costs(self, target: float, graph_cost: float, most: float) -> Costs:
         """For every r the points to expand for `target` recall, interpolated between what was measured, and their price."""
         target = target + MARGIN * (1 - target)
         every = np.arange(RANKS[-1] + 1)
@@ -65,7 +68,9 @@ class Curves(NamedTuple):
             prices[where, a] = 2.0**price
         log_ranks = np.log2(np.maximum(every, 1))
         reach = np.array([np.interp(log_ranks, np.log2(RANKS), row) for row in self.reach], np.float32)
-        return Costs(self.sizes, limits, prices, reach, np.array([graph_cost]), self.apart < DRIFT)
+        return Costs(
+            self.sizes, limits, prices, reach, self.gather, np.array([graph_cost]), np.array([most]), self.apart < DRIFT
+        )
 
 
 def _beam_for(found: np.ndarray, target: float) -> float:
@@ -118,14 +123,15 @@ class Planner:
         away = away[(away < place.first) | (away >= place.first + place.size)][:QUERIES]
         near = segment.X[place.first + held]
         far = segment.X[away] if len(away) else near
-        # next to a point: a third of the way to its tenth neighbour, in any direction
+        # next to a point, in any direction from it
         some = place.first + generator.permutation(np.flatnonzero(inside))[:QUERIES]
         step = generator.standard_normal((len(some), near.shape[1]))
         step *= NEXT_TO * probe.distance_to(segment.X, place, inside, some, 10) / np.linalg.norm(step, axis=1)[:, None]
         close = (segment.X[some] + step).astype(np.float32)
         beams = BEAMS[: max(2, np.searchsorted(BEAMS, place.size))]
+        asked = (near, held), (far, None), (close, None)
         self._seen[node] = [
-            probe.curve(segment.X, segment.G, place, inside, Q, beams, RANKS) for Q in (near, far, close)
+            probe.curve(segment.X, segment.G, place, inside, Q, beams, RANKS, home) for Q, home in asked
         ]
 
     def calibrate(self, Q: np.ndarray) -> None:
@@ -170,16 +176,20 @@ class Planner:
                 found[where, a, :measured] = np.mean([share[:measured] for share in shares], axis=0)
                 cost[where, a, :measured] = np.mean([curve.cost[:measured] for curve in curves], axis=0)
                 cost[where, a, measured:] = cost[where, a, measured - 1]
+            if min(len(seen[NEAR].reach) for seen in by_size[size]) < ENOUGH:  # a few points: all of them, then
+                found[:, a, :-1], found[:, a, -1] = 0.0, 1.0
+            found[NEAR, a] = np.minimum(found[NEAR, a], found[CLOSE, a])
             reach[a] = np.quantile(np.concatenate([seen[NEAR].reach for seen in by_size[size]]), WITHIN, axis=0)
+        gather = np.array([np.mean([seen[NEAR].gather for seen in by_size[size]], axis=0) for size in here])
         apart = np.array([np.mean([seen[NEAR].apart for seen in by_size[here[-1]]])])
-        self.curves, self._seen = Curves(self._sizes[here], found, cost, reach, apart), {}
+        self.curves, self._seen = Curves(self._sizes[here], found, cost, reach, apart, gather), {}
 
     def costs(self, target: float, graph_cost: float) -> Costs | None:
         """What `plan` needs for a recall; None where there are no graphs."""
         if self.curves is None:
             return None
         if (target, graph_cost) not in self._prices:
-            self._prices[target, graph_cost] = self.curves.costs(target, graph_cost)
+            self._prices[target, graph_cost] = self.curves.costs(target, graph_cost, SURE * self.segment.shape.R)
         return self._prices[target, graph_cost]
 
     def state(self) -> dict[str, np.ndarray]:

@@ -63,25 +63,32 @@ class Costs(NamedTuple):
 
     sizes: (a,) log2 node sizes, ascending; limits: (3, a, r) int64 points to expand, for queries of NEAR, FAR and CLOSE;
     prices: (3, a, r) float64 distances; reach: (a, r) float32, the squared distance to the r-th nearest that few NEAR queries
-    pass; graph: (1,), how many scanned distances one of a graph search is worth; drift: (1,) bool, labels go with places.
+    pass; gather: (a, 2), r / k where the window has a half and a quarter of the node; graph: (1,), how many scanned distances
+    one of a graph search is worth; most: (1,), distances that one point expanded may bring; drift: (1,) bool, labels go with places.
     """
 
     sizes: np.ndarray
     limits: np.ndarray
     prices: np.ndarray
     reach: np.ndarray
+    gather: np.ndarray
     graph: np.ndarray
+    most: np.ndarray
     drift: np.ndarray
 
 
 NEAR, FAR, CLOSE = 0, 1, 2  # queries like a node's points; like points elsewhere; next to one of its points
-CLOSER = np.float32(0.12)  # CLOSE: the nearest is at less than this part of the k-th squared distance
+SURE = 0.75  # of a scan's price, which a search must stay below: it is thrown away where it passes the scan's
+CLOSER = np.float32(0.06)  # CLOSE: the nearest is at less than this part of the k-th squared distance
 ADAPT = 0  # in place of a piece's multiply: expand as many points as what is seen asks for
 
 
 def no_costs() -> Costs:
-    table, none = (3, 1, 2), np.full((1, 2), np.inf, np.float32)
-    return Costs(np.zeros(1), np.ones(table, np.int64), np.full(table, np.inf), none, np.ones(1), np.zeros(1, np.bool_))
+    table, one = (3, 1, 2), np.ones(1)
+    far = np.full((1, 2), np.inf, np.float32)
+    return Costs(
+        np.zeros(1), np.ones(table, np.int64), np.full(table, np.inf), far, np.array([[2.0, 4.0]]), one, one, one < 0
+    )
 
 
 @jit
@@ -188,12 +195,21 @@ def limit_of(limits, where, r):
 
 @jit
 def price_of(layout, live, costs, where, node, lo, hi, k):
-    """What the k nearest in [lo, hi) cost on a node's graph, in scanned distances, if they are spread among the node's."""
+    """What the k nearest in [lo, hi) cost on a node's graph, in scanned distances: for NEAR of a query that belongs to the window."""
     w, size = live[hi] - live[lo], layout.end[node] - layout.start[node]
     if layout.graph[node] < 0 or w <= k:
         return np.inf
-    prices = costs.prices[where, size_row(costs, size)]
-    r, last = k * size / w, len(prices) - 1
+    row, times = size_row(costs, size), size / w
+    prices = costs.prices[where, row]
+    if where == NEAR:
+        half, quarter = costs.gather[row]
+        if times <= 2:
+            times = 1 + (times - 1) * (half - 1)
+        elif times <= 4:
+            times = half + (times / 2 - 1) * (quarter - half)
+        else:
+            times *= quarter / 4
+    r, last = k * times, len(prices) - 1
     if r >= last:
         return costs.graph[0] * prices[last] * r / last
     i = np.int64(r)
@@ -219,9 +235,9 @@ def plan(layout, live, costs, s, e, k, options, pieces, spare):
     if layout.end[inner] - layout.start[inner] < layout.end[node] - layout.start[node]:
         node, method = inner, OPTIMIZED
     cost = price_of(layout, live, costs, NEAR, node, s, e, k)
-    if cost >= w:
+    if cost >= SURE * w - costs.graph[0] * costs.most[0]:
         return count, PREFILTER, w
-    return add(pieces, 0, node, s, e, np.int64(w / costs.graph[0]), ADAPT), method, cost
+    return add(pieces, 0, node, s, e, np.int64(min(w, 2 * w / costs.graph[0])), ADAPT), method, cost
 
 
 @jit

@@ -18,7 +18,8 @@ SAME = np.float32(1 + 1e-6)  # of two sums of the same numbers
 
 class Curve(NamedTuple):
     """found: (beams, ranks) share of the r nearest, averaged over queries; outer: of the farther half of them; cost: (beams,) distances;
-    reach: (nq, ranks) squared distance to the r-th nearest; apart: how far, in ranks over the node's size, the 20 nearest are from one another.
+    reach: (nq, ranks) squared distance to the r-th nearest; apart: how far, in ranks over the node's size, the 20 nearest are from one another; gather: (2,)
+    how many of the nearest hold ten of a window of a half and a quarter of the node around the query's own rank, over ten.
     """
 
     found: np.ndarray
@@ -26,6 +27,7 @@ class Curve(NamedTuple):
     cost: np.ndarray
     reach: np.ndarray
     apart: float
+    gather: np.ndarray
 
 
 @jit
@@ -39,9 +41,9 @@ def _nearest(X, place, inside, q, top, most):
 
 
 @jit
-def _curve(X, G, place, inside, Q, beams, ranks, sums, reach, work):
-    """Sums over the queries into found, outer (beams, ranks), cost (beams,) and apart (1,)."""
-    found, outer, cost, apart = sums
+def _curve(X, G, place, inside, Q, home, beams, ranks, sums, reach, work):
+    """Sums over the queries into found, outer (beams, ranks), cost (beams,), apart (1,) and gather (2,)."""
+    found, outer, cost, apart, gather = sums
     most = ranks[-1]
     top = np.empty(most + 1, np.uint64)
     for i in range(len(Q)):
@@ -50,6 +52,15 @@ def _curve(X, G, place, inside, Q, beams, ranks, sums, reach, work):
             reach[i, a] = key_distance(top[min(ranks[a], there) - 1])
         for t in range(1, min(20, there)):
             apart[0] += abs(key_id(top[t]) - key_id(top[0])) / (place.size * (min(20, there) - 1))
+        for share in range(2 if len(home) > 0 else 0):
+            width = place.size >> (share + 1)
+            for offset in range(1, 4):
+                lo = max(0, min(place.size - width, home[i] - width * offset // 4))
+                seen = t = 0
+                while t < there and seen < 10:
+                    seen += lo <= key_id(top[t]) and key_id(top[t]) < lo + width
+                    t += 1
+                gather[share] += t * 10 / max(seen, 1) / 30
         for b in range(len(beams)):
             size, computed, _ = beam_search(X, G, place, Q[i], 2 * beams[b] + 16, beams[b], work)
             cost[b] += computed
@@ -66,17 +77,21 @@ def _curve(X, G, place, inside, Q, beams, ranks, sums, reach, work):
                     limit = key_distance(top[middle - 1]) * SAME
                     while half < size and half < middle and key_distance(work.keys[half]) <= limit:
                         half += 1
-                outer[b, a] += (t - half) / (r - middle)
+                outer[b, a] += min(1.0, (t - half) / (r - middle))
 
 
-def curve(X, G, place, inside: np.ndarray, Q: np.ndarray, beams: np.ndarray, ranks: np.ndarray) -> Curve:
-    """The curve of one graph. inside: (size,) bool, its points that are in the graph; Q: (nq, d), not among them."""
+def curve(
+    X, G, place, inside: np.ndarray, Q: np.ndarray, beams: np.ndarray, ranks: np.ndarray, home: np.ndarray | None = None
+) -> Curve:
+    """The curve of one graph. inside: (size,) bool, its points that are in the graph; Q: (nq, d), not among them; home: their own ranks."""
     table = (len(beams), len(ranks))
-    found, outer, cost, apart = np.zeros(table), np.zeros(table), np.zeros(len(beams)), np.zeros(1)
+    sums = np.zeros(table), np.zeros(table), np.zeros(len(beams)), np.zeros(1), np.zeros(2)
     reach = np.zeros((len(Q), len(ranks)))
     work = scratch(place.size, 2 * int(beams[-1]) + 16, G.shape[1])
-    _curve(X, G, place, inside, np.ascontiguousarray(Q), beams, ranks, (found, outer, cost, apart), reach, work)
-    return Curve(found / len(Q), outer / len(Q), cost / len(Q), reach, float(apart[0] / len(Q)))
+    own = np.empty(0, np.int64) if home is None else home.astype(np.int64)
+    _curve(X, G, place, inside, np.ascontiguousarray(Q), own, beams, ranks, sums, reach, work)
+    found, outer, cost, apart, gather = (total / len(Q) for total in sums)
+    return Curve(found, outer, cost, reach, float(apart[0]), gather if home is not None else np.array([2.0, 4.0]))
 
 
 @jit

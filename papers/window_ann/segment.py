@@ -224,6 +224,10 @@ class Segment:
 
     def in_threads(self, part: Callable[[int], None], starts: Sequence[int]) -> None:
         """part(i) for every i of `starts`; this thread and helpers take the next one as they become free."""
+        if len(starts) == 1 or self.threads == 1:
+            for i in starts:
+                part(i)
+            return
         todo = iter(starts)
 
         def work() -> None:

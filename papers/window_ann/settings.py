@@ -29,5 +29,9 @@ def check(cfg: Any) -> None:
             f"the smallest window, 2^{smallest} of {cfg.data.n} points, holds less than k = {cfg.search.k}: "
             "leave it out of search.fractions, or raise data.n"
         )
+    if "curves" in cfg.parts and cfg.search.level not in cfg.search.targets:
+        raise UserError(
+            f"search.level is {cfg.search.level}: name it among search.targets, so that the planner is asked for it"
+        )
     if cfg.data.name == "npy" and not cfg.data.path:
         raise UserError("data.name=npy needs data.path=<folder> and data.prefix=<name of the set>")

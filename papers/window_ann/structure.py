@@ -50,6 +50,10 @@ def survey(n: int, cutoff: int, beta: int, shift: float, blowup: float, big: int
     bound = rows.blowup_bound()
     # with B <= beta' sizes and h rounded up: B / w <= B / (B_next - h_next + 2), the exact form of the bound
     exact = max(float(rows.size[i] / (rows.size[i + 1] - rows.shift[i + 1] + 2)) for i in range(rows.rows - 1))
+    # what a partition has in place of overlapping buckets: the smallest node around a window across the middle
+    across = tree.buckets()[tree.node(*tree.smallest(n // 2 - sure // 2 - 1, n // 2 + sure // 2 + 1))]
+    partition = float(across[1] - across[0]) / (2 * (sure // 2 + 1)) / exact
+    narrow = OverlappingRows(big, beta, 1000, shift / 2)
     most = 2 * (beta - 1) * (tree.rows - 1) + 2 * (beta - 1)
     best_beta, best_shift, least = tradeoff(blowup, n, cutoff)
     plain = n * np.log(n / cutoff) / ((1 - beta / blowup) * np.log(beta)) if beta < blowup else np.nan
@@ -58,6 +62,7 @@ def survey(n: int, cutoff: int, beta: int, shift: float, blowup: float, big: int
         "windows": windows, "covered_share": covered / windows, "inside_share": inside / windows,
         "max_nodes": nodes, "max_nodes_bound": most, "nodes_share": nodes / most, "longest_end": ends,
         "max_blowup": float(widest[sure + 1 :].max()), "bound": bound, "blowup_share": float(widest[sure + 1 :].max()) / exact,
+        "control": {"partition_blowup_share": partition, "half_shift_stored_ratio": narrow.stored / (big * Tree(big, beta, 1000).rows)},
         "stored_ratio": rows.stored / (n * tree.rows), "large_rows": large.rows, "large_nodes": len(large.buckets()),
         "large_stored_ratio": large_rows.stored / (big * large.rows), "optimal_beta": best_beta, "optimal_shift": best_shift,
         "default_over_optimal": float(plain / least), "sure_width": sure, "blowup_by_width": widest.tolist(),

@@ -64,6 +64,63 @@ def mixture(
     return Workload(X[:n], rng.random(n), X[n:])
 
 
+class Dated(NamedTuple):
+    """A workload whose queries have labels of their own: own (nq,), inside the windows that they ask for."""
+
+    X: np.ndarray
+    labels: np.ndarray
+    queries: np.ndarray
+    own: np.ndarray
+
+
+def independent(rng: np.random.Generator, n: int, queries: int, d: int) -> Dated:
+    """The mixture: labels say nothing of the vectors."""
+    work = mixture(rng, n, queries, d=d)
+    return Dated(work.X, work.labels, work.queries, rng.random(queries))
+
+
+def drifting(rng: np.random.Generator, n: int, queries: int, d: int) -> Dated:
+    """Topics that change with time: points around a random walk, labels their time; a query is close to a point and asks about its time."""
+    return _along(rng, n, queries, np.cumsum(rng.standard_normal((101, d)), axis=0) / 3, 1)
+
+
+def recurring(rng: np.random.Generator, n: int, queries: int, d: int, periods: int = 8) -> Dated:
+    """Topics that come back: the walk ends where it began and is gone round `periods` times."""
+    walk = np.cumsum(rng.standard_normal((21, d)), axis=0) / 3
+    walk[-1] = walk[0]
+    return _along(rng, n, queries, walk, periods)
+
+
+def _along(rng: np.random.Generator, n: int, queries: int, walk: np.ndarray, periods: int) -> Dated:
+    time = np.sort(rng.random(n))
+    place = (time * periods) % 1 * (len(walk) - 1)
+    X = np.stack([np.interp(place, np.arange(len(walk)), column) for column in walk.T], axis=1)
+    X = (X + 0.5 * rng.standard_normal(X.shape)).astype(np.float32)
+    near = rng.choice(n, queries, replace=False)
+    return Dated(X, time, (X[near] + 0.1 * rng.standard_normal((queries, X.shape[1]))).astype(np.float32), time[near])
+
+
+LABELS = {"independent": independent, "drifting": drifting, "recurring": recurring}
+
+
+def with_copies(rng: np.random.Generator, X: np.ndarray, share: float) -> np.ndarray:
+    """X with a share of its rows replaced by one vector in the middle: empty texts, blank images."""
+    X, some = X.copy(), rng.choice(len(X), int(len(X) * share), replace=False)
+    X[some] = X.mean(axis=0)
+    return X
+
+
+def windows_around(
+    rng: np.random.Generator, labels: np.ndarray, own: np.ndarray, fraction: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Windows of a share of the points that hold the place of each label in `own`. Returns lo, hi (nq,)."""
+    ordered = np.sort(labels)
+    width = max(1, round(len(ordered) * fraction))
+    first = np.searchsorted(ordered, own) - (rng.random(len(own)) * width).astype(int)
+    first = np.clip(first, 0, len(ordered) - width)
+    return ordered[first], ordered[first + width - 1]
+
+
 def normalised(X: np.ndarray) -> np.ndarray:
     return (X / np.linalg.norm(X, axis=1, keepdims=True)).astype(np.float32)
 

@@ -17,6 +17,7 @@ def train(cfg, run: Run) -> None:
         "structure": parts.structures,  # sec. 3 and 5, E4: coverage, blowup, what is stored
         "curves": parts.curves,  # sec. 6, E1 and E2: distances against recall, every method and window size
         "adversarial": parts.adversarial,  # sec. 6, E3: windows far from the query
+        "planner": parts.planner,  # ours, E7: the recall that is asked for, on labels of three kinds, with equal rows
         "branching": parts.branching,  # sec. 6, E5: the tree with other branching factors
     })  # fmt: skip
 

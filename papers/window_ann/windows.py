@@ -112,10 +112,10 @@ def _array(bound: Any, name: str) -> np.ndarray:
         plain = np.empty(0)
     if plain.size and plain.dtype.kind in "biumM":
         return plain
-    try:
-        return np.array(bound, object)
-    except ValueError:
-        raise ValueError(f"{name} has rows of different lengths: give (nq,), or (nq, m) for unions") from None
+    found = np.array(bound, object)
+    if any(isinstance(x, list | tuple) for x in found.ravel()):
+        raise ValueError(f"{name} has rows of different lengths: give (nq,), or (nq, m) for unions")
+    return found
 
 
 def _one_by_one(dtype: np.dtype, given: np.ndarray, name: str) -> Bounds:
@@ -167,6 +167,8 @@ def _dates(dtype: np.dtype, given: np.ndarray, name: str) -> Bounds:
     if given.dtype == dtype:
         return Bounds(given, ~none, below, above)
     unit, wanted = np.datetime_data(given.dtype), np.datetime_data(dtype)
+    if unit[0] == "generic":  # a number of whatever the labels count
+        return Bounds(given.view(np.int64).view(dtype), ~none, below, above)
     values = [0 if missing else v for v, missing in zip(given.view(np.int64).ravel().tolist(), open_.ravel().tolist(), strict=True)]  # fmt: skip
     found = [_in_unit(v, unit, wanted, dtype.kind) for v in values]
     limit = 2**63 - 1  # the least integer is NaT
@@ -231,15 +233,18 @@ def rank_interval(labels_sorted: np.ndarray, lo: Any, hi: Any, closed: str = "bo
     if closed not in CLOSED:
         raise ValueError(f"closed is {closed!r}: choose {', '.join(CLOSED)}")
     labels = np.asarray(labels_sorted)
-    if labels.dtype in (np.int64, np.uint64, np.float64) or labels.dtype.kind in "mM":
-        as_labels(labels[-1:])  # in order, a NaN is last: no need to read all of them for each search
-    else:
+    if labels.dtype not in (np.int64, np.uint64, np.float64) and labels.dtype.kind not in "mM":
         labels = as_labels(labels)
+    elif (
+        len(labels) and labels[-1] != labels[-1]
+    ):  # in order, a NaN is last: no need to read all of them for each search
+        as_labels(labels[-1:])
     low = lo if isinstance(lo, Bounds) else bounds(labels.dtype, lo, "lo")
     high = hi if isinstance(hi, Bounds) else bounds(labels.dtype, hi, "hi")
     s = _ranks(labels, low, after_equal=closed not in ("both", "left"))
     e = _ranks(labels, high, after_equal=closed in ("both", "right"))
-    s, e = np.broadcast_arrays(s, e)
+    if s.shape != e.shape:
+        s, e = np.broadcast_arrays(s, e)
     return s, np.maximum(s, e)
 
 
