@@ -282,7 +282,7 @@ def test_a_label_that_the_index_cannot_hold_is_not_inserted(label):
 
 
 def test_bounds_of_several_kinds_are_refused_by_name():
-    with pytest.raises(ValueError, match="lo is|lo holds"):
+    with pytest.raises(ValueError, match=r"lo is|lo holds"):
         rank_interval(np.arange(5), ["a", 3], 4)
     with pytest.raises(ValueError, match="different lengths"):
         rank_interval(np.arange(5), [[1, 2], [3]], 4)
